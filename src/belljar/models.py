@@ -1,0 +1,340 @@
+"""The words of the domain: frozen values that travel between the parts and over the wire.
+
+    RunRequest ─► policy ─► Grant ─► engine ─► Event … Event ─► RunResult
+
+Plain dataclasses, because `belljar --version` and the guest's host end should not pay for a
+validation library. Untrusted JSON is checked once, at the door, before it becomes one of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+__all__ = [
+    "Artifact",
+    "Ended",
+    "Event",
+    "Finding",
+    "Grant",
+    "InputFile",
+    "Language",
+    "Limits",
+    "Network",
+    "NetworkRules",
+    "OnOutputLimit",
+    "Output",
+    "PatternRules",
+    "RiskTier",
+    "RunRequest",
+    "RunResult",
+    "Skipped",
+    "SkipReason",
+    "Start",
+    "Started",
+    "Stream",
+    "Usage",
+    "Verdict",
+]
+
+
+class Language(StrEnum):
+    """What a request may name; `shell` is accepted as another word for bash."""
+
+    PYTHON = "python"
+    BASH = "bash"
+    JAVASCRIPT = "javascript"
+    TYPESCRIPT = "typescript"
+
+
+class RiskTier(StrEnum):
+    """How much a person should care. Ordered; advice, never a guard."""
+
+    SAFE = "safe"  # reads nothing, touches nothing
+    LOW = "low"  # ordinary reads and writes in its own workspace
+    MEDIUM = "medium"  # reads data that may be hostile, writes within reach
+    HIGH = "high"  # opens the network, writes files, starts programs
+    CRITICAL = "critical"  # runs what it was given as text, or tries to harm
+
+    @property
+    def rank(self) -> int:
+        return _TIER_RANK[self]
+
+
+_TIER_RANK = {tier: rank for rank, tier in enumerate(RiskTier)}
+
+
+class Verdict(StrEnum):
+    """How a run ended, from kernel facts only."""
+
+    EXITED = "exited"  # by itself, with an exit code
+    SIGNALED = "signaled"  # by a signal that we did not send
+    TIMEOUT = "timeout"  # the wall clock ran out
+    IDLE_TIMEOUT = "idle_timeout"  # no output for too long
+    OOM = "oom"  # the kernel's memory limit killed it
+    OUTPUT_LIMIT = "output_limit"  # wrote too much, and the grant says kill
+    DISK_FULL = "disk_full"  # failed with its workspace full
+    CANCELLED = "cancelled"  # the caller asked for it
+    LOST = "lost"  # the jar or the service died
+
+
+class Stream(StrEnum):
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+class Start(StrEnum):
+    """How a Python program is started."""
+
+    FORK = "fork"  # in a copy of the guest's warm interpreter
+    EXEC = "exec"  # in a new interpreter
+
+
+class OnOutputLimit(StrEnum):
+    TRUNCATE = "truncate"  # count and discard the rest, let the program go on
+    KILL = "kill"  # end the run with `output_limit`
+
+
+class SkipReason(StrEnum):
+    """Why a file that a run left was not returned."""
+
+    SYMLINK = "symlink"
+    NOT_REGULAR = "not_regular"
+    TOO_LARGE = "too_large"
+    TOO_MANY = "too_many"
+    TOO_DEEP = "too_deep"
+    UNREADABLE = "unreadable"
+    MISSING = "missing"  # listed in `output_files`, but not there
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing in a program that a person may want to know before it runs."""
+
+    tier: RiskTier
+    reason: str
+    line: int
+    """1-based line of the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one run may use. The defaults are the product's; policy may set others."""
+
+    timeout_s: float = 30.0
+    """Wall clock from the program's start to SIGTERM."""
+    grace_s: float = 2.0
+    """From SIGTERM to SIGKILL of everything in the jar."""
+    idle_timeout_s: float = 0.0
+    """Longest silence on both output streams; 0 means no such limit."""
+    memory_mb: int = 512
+    """All memory of the jar, files in its tmpfs included. Swap is off."""
+    cpu_cores: float = 1.0
+    pids: int = 128
+    nofile: int = 1024
+    stdout_kb: int = 1024
+    """Bytes of stdout kept, in KiB; more is counted and discarded."""
+    stderr_kb: int = 1024
+    input_mb: int = 50
+    input_files: int = 1000
+    artifact_mb: int = 50
+    artifact_files: int = 1000
+    workspace_mb: int = 256
+    workspace_files: int = 16384
+    """Inodes of the workspace tmpfs."""
+    tmp_mb: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRules:
+    """One layer's allow and deny patterns. Every layer must allow; any layer may deny."""
+
+    layer: str
+    allow: tuple[str, ...] | None = None
+    """None: no opinion. Empty: nothing is allowed. Given: one must match."""
+    deny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRules:
+    """One layer's opinion on where bytes may go. Data only: egress decides."""
+
+    layer: str
+    hosts: tuple[str, ...] | None = None
+    """Host patterns allowed. None: no opinion. Empty: none."""
+    ports: tuple[int, ...] | None = None
+    addresses: tuple[str, ...] | None = None
+    """Address ranges (CIDR) that may be connected to although they are private."""
+    denied_hosts: tuple[str, ...] = ()
+    denied_ports: tuple[int, ...] = ()
+    denied_addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """`enabled` is false unless every layer opened it; the rules count only when it is true."""
+
+    enabled: bool = False
+    rules: tuple[NetworkRules, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The frozen answer of policy: what an engine enforces exactly, or refuses."""
+
+    limits: Limits = field(default_factory=Limits)
+    network: Network = field(default_factory=Network)
+    image: str | None = None
+    """Named image of an image-based engine; None is the engine's default for the language."""
+    languages: frozenset[str] = frozenset(Language)
+    sandboxed: bool = True
+    """False only for tools of the lowest tiers that read on the host and run no code."""
+    paths: tuple[PatternRules, ...] = ()
+    commands: tuple[PatternRules, ...] = ()
+    risk: RiskTier = RiskTier.SAFE
+    """Tier of the tool that was named, from policy."""
+    approve_at: RiskTier | None = None
+    """A run whose risk reaches this waits for a person. None: never."""
+    on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE
+    accept_weaker_limits: bool = False
+    """Whether memory and pids may be held by rlimits and a watchdog where no cgroup can be had."""
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical JSON; what approvals and receipts are bound to."""
+        return hashlib.sha256(canonical_json(asdict(self))).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    path: str
+    """Relative to the place it goes to; already validated."""
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One program to run. Exactly one of `code` and `command` is given."""
+
+    language: Language | None = None
+    code: str | None = None
+    command: tuple[str, ...] | None = None
+    start: Start = Start.FORK
+    args: tuple[str, ...] = ()
+    """Arguments after the script: `sys.argv[1:]` of `code`."""
+    files: tuple[InputFile, ...] = ()
+    """Staged under `/workspace/work`."""
+    inputs: tuple[InputFile, ...] = ()
+    """Staged under `/workspace/inputs`, read-only to the program."""
+    output_files: tuple[str, ...] | None = None
+    """Paths under `work` to bring back. None: all that was created or changed."""
+    working_dir: str = ""
+    """Relative to `/workspace/work`; empty is `work` itself."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a run used. `held_by` says which kernel layer held each limit."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_peak_mb: float = 0.0
+    pids_peak: int = 0
+    oom_kills: int = 0
+    pids_refused: int = 0
+    """How often a fork was refused by the pids limit."""
+    disk_full: bool = False
+    held_by: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file a run left on purpose."""
+
+    path: str
+    """Relative to `work`, or `artifacts/…`."""
+    size: int
+    sha256: str
+    mime: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    path: str
+    reason: SkipReason
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The program is about to run; nothing of it has run before this."""
+
+    posture: str
+    """Digest of what the live jar was found to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    stream: Stream
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The program is over and every process of its jar is dead. Kernel facts."""
+
+    verdict: Verdict
+    exit_code: int | None
+    signal: int | None
+    stdout_bytes: int
+    stderr_bytes: int
+    usage: Usage
+
+
+Event = Started | Output | Ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Everything a caller is told about a run that took place."""
+
+    verdict: Verdict
+    exit_code: int | None
+    signal: int | None
+    stdout: bytes
+    stderr: bytes
+    stdout_bytes: int
+    stderr_bytes: int
+    usage: Usage
+    artifacts: tuple[Artifact, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    engine: str = ""
+    posture: str = ""
+
+    @property
+    def timed_out(self) -> bool:
+        return self.verdict in (Verdict.TIMEOUT, Verdict.IDLE_TIMEOUT)
+
+    @property
+    def stdout_truncated(self) -> bool:
+        return self.stdout_bytes > len(self.stdout)
+
+    @property
+    def stderr_truncated(self) -> bool:
+        return self.stderr_bytes > len(self.stderr)
+
+
+def canonical_json(value: object) -> bytes:
+    """One byte string for one value: sorted keys, no spaces, ASCII, sets as sorted lists."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain).encode("ascii")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(f"not a value of the domain: {type(value).__name__}")
