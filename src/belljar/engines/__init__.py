@@ -1,0 +1,1 @@
+"""Where a jar runs: one module per engine, each behind the same contract."""

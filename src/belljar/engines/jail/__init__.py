@@ -1,0 +1,1 @@
+"""The embedded engine: Linux namespaces, nothing to install. `launcher.py` has the theory of operation."""

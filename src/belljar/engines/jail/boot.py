@@ -1,0 +1,44 @@
+"""From the host into the tree: what happens once, before the launcher's loop.
+
+A new mount and pid namespace (and, for an ordinary user, a user namespace that owns them), the
+tree as root, then the tree's own Python in place of the host's, with the same bundle of our
+modules. The launcher is pid 1 of its namespace: when it ends for any reason, the kernel ends every
+jar with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, NoReturn
+
+from belljar.engines.jail import rootfs
+from belljar.engines.jail import syscalls as sc
+
+
+def main(settings: dict[str, Any], bundle_fd: int, bootstrap: str) -> NoReturn:
+    namespaces = sc.CLONE_NEWNS | sc.CLONE_NEWPID
+    if os.getuid() == 0:
+        os.setgroups([])
+        sc.unshare(namespaces)
+    else:
+        uid, gid = os.getuid(), os.getgid()
+        sc.unshare(namespaces | sc.CLONE_NEWUSER)
+        for file, text in (("setgroups", "deny"), ("gid_map", f"0 {gid} 1"), ("uid_map", f"0 {uid} 1")):
+            with open(f"/proc/self/{file}", "w") as map_file:
+                map_file.write(text)
+    child = os.fork()
+    if child:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is for the host to handle
+        # The child alone must hold the control socket, or the host could not see it end.
+        os.closerange(3, 1 << 30)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+    rootfs.enter(settings["tree"])
+    os.lseek(bundle_fd, 0, os.SEEK_SET)
+    os.setsid()
+    start = f"{bootstrap}\nfrom_bundle = load({bundle_fd})\n"
+    start += "from belljar.engines.jail.launcher import main\nmain(from_bundle['settings'])\n"
+    python = settings["tree"]["python"]
+    os.execve(python, ["python3", "-c", start], settings["tree"]["env"])

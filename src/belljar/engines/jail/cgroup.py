@@ -1,0 +1,157 @@
+"""Control groups of jars: limits, counters, and proof that nothing is left.
+
+Hosts differ: one version 2 tree, or version 1 trees per controller, often with an empty version 2
+tree beside them. A `Parents` value maps each controller to an open directory of the right kind;
+`v2` alone also gives `cgroup.kill`. Removing a cgroup succeeds only when no process is in it, so
+`remove` is the proof that a jar is gone. Directories are descriptors, because the launcher lives
+in a tree where the cgroup file systems are not mounted. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Mapping
+
+Parents = dict[str, int]
+"""`memory`, `pids`, `cpu`, `cpuacct` (version 1) and `v2` to directory descriptors."""
+
+CPU_PERIOD_US = 100_000
+V2_CONTROLLERS = ("cpu", "memory", "pids")
+
+
+class Cgroup:
+    """One jar's cgroup, in every hierarchy of its parents."""
+
+    def __init__(self, parents: Parents, name: str) -> None:
+        self._parents = parents
+        self._name = name
+
+    def create(self, limits: Mapping[str, int]) -> None:
+        """Make it with limits as `limits_for` gives them."""
+        for parent in self._parents.values():
+            os.mkdir(self._name, 0o755, dir_fd=parent)
+        if "memory" in self._parents:
+            self._write("memory", "memory.limit_in_bytes", limits["memory"])
+            self._write("memory", "memory.memsw.limit_in_bytes", limits["memory"] + limits["swap"])
+        else:
+            self._write("v2", "memory.max", limits["memory"])
+            self._write("v2", "memory.swap.max", limits["swap"])
+        self._write(self._home("pids"), "pids.max", limits["pids"])
+        if "cpu" in self._parents:
+            self._write("cpu", "cpu.cfs_period_us", CPU_PERIOD_US)
+            self._write("cpu", "cpu.cfs_quota_us", limits["cpu_quota_us"])
+        else:
+            self._write("v2", "cpu.max", f"{limits['cpu_quota_us']} {CPU_PERIOD_US}")
+
+    def limits(self) -> dict[str, int]:
+        """Read back what the kernel holds, for the posture check."""
+        if "memory" in self._parents:
+            memory = self._read("memory", "memory.limit_in_bytes")
+            swap = int(self._read("memory", "memory.memsw.limit_in_bytes")) - int(memory)
+        else:
+            memory = self._read("v2", "memory.max")
+            swap = int(self._read("v2", "memory.swap.max"))
+        if "cpu" in self._parents:
+            quota = self._read("cpu", "cpu.cfs_quota_us")
+        else:
+            quota = self._read("v2", "cpu.max").split()[0]
+        pids = self._read(self._home("pids"), "pids.max")
+        return {"memory": int(memory), "swap": swap, "pids": int(pids), "cpu_quota_us": int(quota)}
+
+    def attach(self, pid: int) -> None:
+        """Move a process in, in every hierarchy that it was not born in (see `v2_fd`)."""
+        for controller in self._parents:
+            if controller != "v2":
+                self._write(controller, "cgroup.procs", pid)
+
+    def v2_fd(self) -> int | None:
+        """For CLONE_INTO_CGROUP; the caller closes it."""
+        if "v2" not in self._parents:
+            return None
+        return os.open(self._name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._parents["v2"])
+
+    def counters(self) -> dict[str, int]:
+        """What the kernel counted so far; a missing counter is 0."""
+        if "memory" in self._parents:
+            peak = self._number("memory", "memory.max_usage_in_bytes")
+            oom_kills = self._field("memory", "memory.oom_control", "oom_kill")
+        else:
+            peak = self._number("v2", "memory.peak")
+            oom_kills = self._field("v2", "memory.events", "oom_kill")
+        if "cpuacct" in self._parents:
+            cpu_us = self._number("cpuacct", "cpuacct.usage") // 1000
+        else:
+            cpu_us = self._field("v2", "cpu.stat", "usage_usec")
+        return {
+            "memory_peak": peak,
+            "oom_kills": oom_kills,
+            "cpu_us": cpu_us,
+            "pids_peak": self._number(self._home("pids"), "pids.peak"),
+            "pids_refused": self._field(self._home("pids"), "pids.events", "max"),
+        }
+
+    def kill(self) -> None:
+        """SIGKILL to everything in it, also to what is being forked; cgroups(7)."""
+        if "v2" in self._parents:
+            try:
+                self._write("v2", "cgroup.kill", 1)
+            except FileNotFoundError:
+                pass  # older than 5.14: the end of the jar's pid 1 kills the rest
+
+    def remove(self, patience_s: float = 5.0) -> None:
+        """Remove it everywhere; OSError EBUSY if something still lives in it after `patience_s`."""
+        deadline = time.monotonic() + patience_s
+        for parent in self._parents.values():
+            while True:
+                try:
+                    os.rmdir(self._name, dir_fd=parent)
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError as error:
+                    if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                        raise
+                    self.kill()
+                    time.sleep(0.001)
+
+    def _home(self, controller: str) -> str:
+        return controller if controller in self._parents else "v2"
+
+    def _write(self, controller: str, file: str, value: object) -> None:
+        fd = os.open(f"{self._name}/{file}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._parents[controller])
+        try:
+            os.write(fd, str(value).encode())
+        finally:
+            os.close(fd)
+
+    def _read(self, controller: str, file: str) -> str:
+        fd = os.open(f"{self._name}/{file}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._parents[controller])
+        try:
+            return os.read(fd, 4096).decode().strip()
+        finally:
+            os.close(fd)
+
+    def _number(self, controller: str, file: str) -> int:
+        try:
+            return int(self._read(controller, file))
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def _field(self, controller: str, file: str, name: str) -> int:
+        try:
+            fields = dict(line.split() for line in self._read(controller, file).splitlines())
+        except FileNotFoundError:
+            return 0
+        return int(fields.get(name, 0))
+
+
+def limits_for(memory_mb: int, pids: int, cpu_cores: float) -> Mapping[str, int]:
+    """The kernel's numbers for a grant's: what is written, and what must be read back."""
+    return {
+        "memory": memory_mb << 20,
+        "swap": 0,
+        "pids": pids + 1,  # the guest is one of them
+        "cpu_quota_us": max(1000, int(cpu_cores * CPU_PERIOD_US)),
+    }

@@ -1,0 +1,137 @@
+"""Which of the host's cgroup trees we may make jars in: find them, claim a place, sweep old ones.
+
+Every service claims one directory named after its process, `belljar-<pid>-<start time>`, below a
+base: below our own cgroup where that can be (version 1, or a version 2 tree that was delegated to
+us), below the root of a version 2 tree for root. A directory whose process is gone is left over
+from a crash; it is killed and removed at the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from belljar.engines.jail.cgroup import V2_CONTROLLERS, Cgroup, Parents
+
+_V1 = ("memory", "pids", "cpu", "cpuacct")
+_EPOCH = re.compile(r"belljar-(\d+)-(\d+)")
+
+
+class NoDelegation(Exception):
+    """No cgroup can be had here; the text says why."""
+
+
+class Claim:
+    """Our place in the host's cgroup trees. `parents` is empty once released."""
+
+    def __init__(self, bases: dict[str, Path]) -> None:
+        self._stack = ExitStack()
+        self.parents: Parents = {}
+        self.paths: dict[str, Path] = {}
+        name = f"belljar-{os.getpid()}-{_start_time(os.getpid())}"
+        try:
+            for controller, base in bases.items():
+                _sweep(base)
+                path = base / name
+                path.mkdir(exist_ok=True)
+                self._stack.callback(_remove_quietly, path)
+                if controller == "v2" and not set(_V1[:3]) <= bases.keys():
+                    _enable(path, [c for c in V2_CONTROLLERS if c not in bases])
+                self.parents[controller] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._stack.callback(os.close, self.parents[controller])
+                self.paths[controller] = path
+        except OSError as error:
+            self._stack.close()
+            raise NoDelegation(f"{error.filename or 'cgroup'}: {error.strerror}") from error
+
+    @property
+    def held_by(self) -> dict[str, str]:
+        """Which layer holds each limit."""
+        return {c: "cgroup v1" if c in self.parents else "cgroup v2" for c in V2_CONTROLLERS}
+
+    def release(self) -> None:
+        self.parents = {}
+        self._stack.close()
+
+
+def claim(parent: str | None = None) -> Claim:
+    """A place to make cgroups in; NoDelegation when memory, pids and cpu cannot all be limited."""
+    return Claim(_bases(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text(), parent))
+
+
+def _bases(mountinfo: str, membership: str, parent: str | None) -> dict[str, Path]:
+    """Controller to the directory below which we may work. cgroups(7), proc(5)"""
+    v1_mounts, v2_mount = _mounts(mountinfo)
+    own = {}
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update({name: path.lstrip("/") for name in controllers.split(",") or [""]})
+    bases = {name: v1_mounts[name] / (parent or own.get(name, "")) for name in _V1 if name in v1_mounts}
+    if v2_mount is not None:
+        bases["v2"] = v2_mount / parent if parent else _v2_base(v2_mount, own.get("", ""))
+        available = (v2_mount / "cgroup.controllers").read_text().split()
+    else:
+        available = []
+    missing = [name for name in V2_CONTROLLERS if name not in bases and name not in available]
+    if missing:
+        raise NoDelegation(f"no cgroup controller for {', '.join(missing)} is mounted")
+    return bases
+
+
+def _mounts(mountinfo: str) -> tuple[dict[str, Path], Path | None]:
+    v1: dict[str, Path] = {}
+    v2 = None
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        mount_point = Path(before.split()[4])
+        kind, _, options = after.split()[:3]
+        if kind == "cgroup2":
+            v2 = mount_point
+        elif kind == "cgroup":
+            v1.update({name: mount_point for name in options.split(",") if name in _V1})
+    return v1, v2
+
+
+def _v2_base(mount_point: Path, own: str) -> Path:
+    """Root may use the top of the tree; anyone else what was delegated: the own cgroup."""
+    return mount_point if os.getuid() == 0 else mount_point / own
+
+
+def _enable(path: Path, controllers: list[str]) -> None:
+    """Let children of `path` be limited: the controllers have to be enabled on the way down."""
+    wanted = " ".join(f"+{name}" for name in controllers)
+    for directory in (path.parent, path):
+        (directory / "cgroup.subtree_control").write_text(wanted)
+
+
+def _sweep(base: Path) -> None:
+    """Remove what services that are no longer alive have left."""
+    for old in base.glob("belljar-*-*"):
+        match = _EPOCH.fullmatch(old.name)
+        if match and _start_time(int(match[1])) != int(match[2]):
+            _remove_quietly(old)
+
+
+def _remove_quietly(path: Path) -> None:
+    """With all jars in it. What another process is just removing, or still holds, is left to the next sweep."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for jar in [entry.name for entry in os.scandir(fd) if entry.is_dir()]:
+                cgroup = Cgroup({"v2" if (path / "cgroup.controllers").exists() else "v1": fd}, jar)
+                cgroup.kill()
+                cgroup.remove(patience_s=1.0)
+        finally:
+            os.close(fd)
+        path.rmdir()
+
+
+def _start_time(pid: int) -> int:
+    """In clock ticks since boot; 0 when there is no such process. With the pid it names a process for good."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])

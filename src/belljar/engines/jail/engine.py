@@ -1,0 +1,408 @@
+"""Jars as forks of the launcher: the host's half of the embedded engine.
+
+`launcher.py` has the theory of operation. Here: start it, ask it for jars, check what it made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import platform
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from belljar.engines import seccomp
+from belljar.engines.base import Probe
+from belljar.engines.jail import posture, probe
+from belljar.engines.jail.cgroup import Cgroup, limits_for
+from belljar.engines.jail.delegation import Claim, NoDelegation, claim
+from belljar.engines.jail.uids import Uids
+from belljar.engines.link import GuestJar, Link
+from belljar.errors import EngineUnavailable, GrantNotEnforceable
+from belljar.guest import bundle
+from belljar.models import Grant, Language
+
+START_S = 20.0
+"""How long the launcher may take to come up, preloading included."""
+MAKE_S = 10.0
+_MODULES = (
+    *bundle.GUEST,
+    *(
+        f"belljar.engines.jail.{name}"
+        for name in (
+            "syscalls",
+            "cgroup",
+            "userns",
+            "network",
+            "mounts",
+            "privileges",
+            "rootfs",
+            "boot",
+            "launcher",
+        )
+    ),
+)
+_WEAKER = {"memory": "rlimit and watchdog", "pids": "rlimit", "cpu": "affinity"}
+_NO_COUNTERS = {"memory_peak": 0, "oom_kills": 0, "cpu_us": 0, "pids_peak": 0, "pids_refused": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """What a jar sees as its root; `rootfs.enter` builds it."""
+
+    rootfs: str | None
+    python_prefix: str | None
+    """The host's Python where it is not below /usr; seen as /opt/python."""
+    python: str
+    """The interpreter, as named inside."""
+    env: Mapping[str, str]
+    """The launcher's environment, and what every program has at least."""
+
+    def has(self, program: str) -> bool:
+        root = Path(self.rootfs or "/")
+        return any((root / folder / program).exists() for folder in ("usr/local/bin", "usr/bin", "bin"))
+
+
+def host_tree() -> Tree:
+    """The host's /usr and the Python that runs us."""
+    prefix = os.path.realpath(sys.base_prefix)
+    executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    path = "/usr/local/bin:/usr/bin:/bin"
+    if prefix == "/usr" or prefix.startswith("/usr/"):
+        return Tree(rootfs=None, python_prefix=None, python=executable, env={"PATH": path})
+    inside = "/opt/python/" + os.path.relpath(executable, prefix)
+    env = {"PATH": f"{os.path.dirname(inside)}:{path}"}
+    if list(Path(prefix, "lib").glob("libpython*.so*")):
+        env["LD_LIBRARY_PATH"] = "/opt/python/lib"  # its own idea of the place is the host's
+    return Tree(rootfs=None, python_prefix=prefix, python=inside, env=env)
+
+
+def rootfs_tree(rootfs: str) -> Tree:
+    """Any root directory with a python3 in it."""
+    for inside in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if Path(rootfs, inside.lstrip("/")).exists():
+            env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+            return Tree(rootfs=os.path.realpath(rootfs), python_prefix=None, python=inside, env=env)
+    raise EngineUnavailable(f"sandbox.jail.rootfs: there is no python3 in {rootfs}")
+
+
+@dataclass(slots=True)
+class _Making:
+    """What the launcher has said of one jar so far."""
+
+    made: asyncio.Future[tuple[int, dict[str, float]]]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class JailEngine:
+    name = "jail"
+
+    def __init__(
+        self,
+        *,
+        rootfs: str | None = None,
+        preload: tuple[str, ...] = (),
+        cgroup_parent: str | None = None,
+        uid_base: int = 2_000_000,
+    ) -> None:
+        self._tree = rootfs_tree(rootfs) if rootfs else host_tree()
+        self._preload = preload
+        self._cgroup_parent = cgroup_parent
+        self._uid_base = uid_base
+        self._starting = asyncio.Lock()
+        self._launcher: _Launcher | None = None
+        self._claim: Claim | None = None
+        self._no_cgroup = ""
+        self._uids: Uids | None = None
+
+    async def probe(self) -> Probe:
+        return await asyncio.to_thread(probe.probe, self._cgroup_parent)
+
+    def interpreters(self) -> Mapping[Language, tuple[str, ...]]:
+        found: dict[Language, tuple[str, ...]] = {Language.PYTHON: (self._tree.python,)}
+        if self._tree.has("bash"):
+            found[Language.BASH] = ("bash",)
+        if self._tree.has("node"):
+            found[Language.JAVASCRIPT] = ("node",)
+        return found
+
+    async def create(self, grant: Grant) -> GuestJar:
+        if grant.network.enabled:
+            raise GrantNotEnforceable("the jail engine has no way out to the network yet", field="network")
+        launcher = await self._ready_launcher()
+        if self._claim is None and not grant.accept_weaker_limits:
+            raise GrantNotEnforceable(
+                f"memory, pids and cpu cannot be limited: {self._no_cgroup}; delegate a cgroup to this user "
+                "(see `belljar doctor`), or accept weaker limits (sandbox.jail.accept_weaker_limits)",
+                field="limits",
+            )
+        return await self._make(launcher, grant)
+
+    async def close(self) -> None:
+        if self._launcher is not None:
+            await self._launcher.close()
+            self._launcher = None
+        if self._claim is not None:
+            await asyncio.to_thread(self._claim.release)
+            self._claim = None
+        if self._uids is not None:
+            self._uids.close()
+            self._uids = None
+
+    async def _ready_launcher(self) -> _Launcher:
+        async with self._starting:
+            if self._uids is None:
+                self._uids = Uids(self._uid_base)
+                try:
+                    self._claim = await asyncio.to_thread(claim, self._cgroup_parent)
+                except NoDelegation as reason:
+                    self._no_cgroup = str(reason)
+            if self._launcher is None or self._launcher.dead:
+                self._launcher = await _Launcher.start(
+                    self._tree, self._preload, self._claim.parents if self._claim else {}
+                )
+            return self._launcher
+
+    async def _make(self, launcher: _Launcher, grant: Grant) -> GuestJar:
+        assert self._uids is not None
+        limits = grant.limits
+        name = f"jar-{secrets.token_hex(8)}"
+        uid = self._uids.take()
+        wanted = limits_for(limits.memory_mb, limits.pids, limits.cpu_cores)
+        order = {
+            "jar": name,
+            "uid": uid,
+            "cgroup": wanted,
+            "workspace_mb": limits.workspace_mb,
+            "workspace_files": limits.workspace_files,
+            "tmp_mb": limits.tmp_mb,
+            "nofile": limits.nofile,
+            "pids": limits.pids,
+            "data_bytes": None if self._claim else limits.memory_mb << 20,
+        }
+        try:
+            link, pidfd, gone, timings = await launcher.make(name, order)
+        except BaseException:
+            self._uids.give_back(uid)
+            raise
+        cgroup = Cgroup(self._claim.parents, name) if self._claim else None
+
+        def kill() -> None:
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+        async def destroy() -> None:
+            await gone.wait()
+            os.close(pidfd)
+            if self._uids is not None:
+                self._uids.give_back(uid)
+
+        jar = GuestJar(
+            grant,
+            link,
+            base_env=self._environment(limits.cpu_cores),
+            held_by=self._claim.held_by if self._claim else _WEAKER,
+            counters=cgroup.counters if cgroup else lambda: _NO_COUNTERS,
+            kill=kill,
+            destroy=destroy,
+            timings=timings,
+        )
+        try:
+            root = os.getuid() == 0
+            jar.posture = posture.check(
+                _host_pid(pidfd),
+                uid if root else None,
+                wanted if cgroup else None,
+                cgroup.limits() if cgroup else None,
+            )
+        except BaseException:
+            await jar.destroy()
+            raise
+        return jar
+
+    def _environment(self, cpu_cores: float) -> dict[str, str]:
+        threads = str(max(1, round(cpu_cores)))
+        numeric = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+        return {
+            **self._tree.env,
+            "HOME": "/tmp",
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",  # caches would come back as artifacts
+            "TMPDIR": "/tmp",
+            **dict.fromkeys(numeric, threads),
+        }
+
+
+class _Launcher:
+    """The host's handle on one launcher process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, errors: Any) -> None:
+        self._process = process
+        self._control = control
+        self._errors = errors
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._making: dict[str, _Making] = {}
+        self.dead = False
+
+    @classmethod
+    async def start(cls, tree: Tree, preload: tuple[str, ...], parents: Mapping[str, int]) -> _Launcher:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors = tempfile.TemporaryFile()
+        settings = {
+            "tree": {
+                "rootfs": tree.rootfs,
+                "python_prefix": tree.python_prefix,
+                "python": tree.python,
+                "env": {**tree.env, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            },
+            "preload": preload,
+            "control": theirs.fileno(),
+            "cgroups": dict(parents),
+            "seccomp": base64.b64encode(seccomp.compile_profile(seccomp.load_profile(), platform.machine())).decode(),
+        }
+        process = await asyncio.to_thread(_spawn, settings, theirs, list(parents.values()), errors)
+        theirs.close()
+        launcher = cls(process, ours, errors)
+        ours.setblocking(False)
+        asyncio.get_running_loop().add_reader(ours, launcher._hear)
+        try:
+            async with asyncio.timeout(START_S):
+                await launcher._ready
+        except TimeoutError:
+            await launcher.close()
+            raise EngineUnavailable(f"the jail's launcher did not start within {START_S:.0f} s") from None
+        except BaseException:
+            await launcher.close()
+            raise
+        return launcher
+
+    async def make(
+        self, name: str, order: Mapping[str, object]
+    ) -> tuple[Link, int, asyncio.Event, dict[str, float]]:
+        loop = asyncio.get_running_loop()
+        making = self._making[name] = _Making(loop.create_future())
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode()], [theirs.fileno()])
+        except OSError as error:
+            ours.close()
+            self._lose(f"the launcher cannot be reached: {error}")
+            raise EngineUnavailable("the jail's launcher is gone") from error
+        finally:
+            theirs.close()
+        _, link = await loop.create_connection(Link, sock=ours)
+        pidfd = None
+        try:
+            async with asyncio.timeout(MAKE_S):
+                pidfd, timings = await making.made
+                note = (await link.next(0)).json()
+            if "ready" not in note:
+                raise EngineUnavailable(f"the jar could not be sealed: {note.get('failed')}")
+        except BaseException as error:
+            link.close()
+            if pidfd is not None:
+                await making.gone.wait()
+                os.close(pidfd)
+            if isinstance(error, TimeoutError):
+                raise EngineUnavailable(f"no jar could be made within {MAKE_S:.0f} s") from None
+            raise
+        return link, pidfd, making.gone, {**timings, **note["ready"]}
+
+    async def close(self) -> None:
+        """The launcher ends when its socket does, and every jar with it."""
+        self._lose("the engine was closed")
+        await asyncio.to_thread(self._process.wait)
+        self._errors.close()
+
+    def _hear(self) -> None:
+        try:
+            message, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            message, fds = b"", []
+        if not message:
+            self._lose(self._last_words())
+            return
+        news = json.loads(message)
+        if "ready" in news:
+            self._ready.set_result(None)
+            return
+        making = self._making[news["jar"]]
+        if "made" in news and not making.made.done():
+            making.made.set_result((fds[0], news["made"]))
+        elif "failed" in news and not making.made.done():
+            making.made.set_exception(EngineUnavailable(f"no jar could be made: {news['failed']}"))
+        elif "gone" in news:
+            making.gone.set()
+            del self._making[news["jar"]]
+        else:
+            for fd in fds:
+                os.close(fd)
+
+    def _lose(self, why: str) -> None:
+        if self.dead:
+            return
+        self.dead = True
+        asyncio.get_running_loop().remove_reader(self._control)
+        self._control.close()
+        error = EngineUnavailable(f"the jail's launcher ended: {why}")
+        for future in [self._ready, *(making.made for making in self._making.values())]:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # seen: nobody may be waiting for it
+        for making in self._making.values():
+            making.gone.set()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _spawn(
+    settings: Mapping[str, object], control: socket.socket, inherited: list[int], errors: Any
+) -> subprocess.Popen[bytes]:
+    """The host's Python with the bundle on a descriptor; `boot` takes it from there."""
+    bundle_fd = os.memfd_create("belljar-bundle", 0)
+    try:
+        with open(bundle_fd, "wb", closefd=False) as file:
+            file.write(bundle.pack(_MODULES, dict(settings)))
+        os.lseek(bundle_fd, 0, os.SEEK_SET)
+        start = (
+            f"{bundle.BOOTSTRAP}\nbundle = load(os.dup({bundle_fd}))\n"
+            f"from belljar.engines.jail.boot import main\n"
+            f"main(bundle['settings'], {bundle_fd}, {bundle.BOOTSTRAP!r})\n"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", start],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[control.fileno(), bundle_fd, *inherited],
+            env={},
+            cwd="/",
+        )
+    finally:
+        os.close(bundle_fd)
+
+
+def _host_pid(pidfd: int) -> int:
+    """A pidfd's process as the host numbers it; the launcher's own number is of its namespace."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        for line in file:
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+    raise EngineUnavailable("the jar died before it could be checked")

@@ -1,0 +1,198 @@
+"""The launcher: forks one jar per run from a warm Python.
+
+Theory of operation. Four processes, from the most to the least trusted:
+
+    host       the service or the command line. Starts one launcher, talks to it over a socket of
+               packets: "make a jar" with one end of a channel; "it is made" with a pidfd; "it is
+               gone". Never forks itself: it has threads and an event loop.
+    launcher   this program. Pid 1 of its own pid namespace, in a read-only tree with nothing of
+               the host in it (`boot`, `rootfs`). Has preloaded modules and holds directories of
+               the cgroup parents. Single-threaded, so that forking it is safe.
+    guest      pid 1 of a jar, forked by the launcher into new namespaces; walks through `_seal`
+               below, top to bottom, and ends as `guest.agent` without any privilege. A step that
+               fails ends the jar: nothing warns and goes on.
+    program    what the caller sent. Forked by the guest, of the guest's uid.
+
+The host closes its end or dies: the launcher's socket ends, the launcher ends, and the kernel kills
+everything in its pid namespace. The guest's pidfd lets the host wait for and kill exactly that jar.
+Standard library and our own modules from the bundle only.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any, NoReturn
+
+from belljar.engines.jail import mounts, network, privileges, userns
+from belljar.engines.jail import syscalls as sc
+from belljar.engines.jail.cgroup import Cgroup, Parents
+from belljar.guest import protocol
+from belljar.guest.agent import Agent
+
+MAX_MESSAGE = 1 << 16
+
+_NAMESPACES = (
+    sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
+)
+
+
+def main(settings: dict[str, Any]) -> NoReturn:
+    for module in settings["preload"]:
+        importlib.import_module(module)
+    # What is here now is shared by every fork: keep the collector from touching, and so copying, it.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    Launcher(settings).serve()
+    os._exit(0)
+
+
+class Launcher:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._parents: Parents = settings["cgroups"]
+        self._seccomp = base64.b64decode(settings["seccomp"])
+        self._control = socket.socket(fileno=settings["control"])
+        self._jars: dict[int, str] = {}
+        """Pid of each guest to the name of its jar."""
+
+    def serve(self) -> None:
+        """Until the host is gone."""
+        wake_read, wake_write = os.pipe()
+        for fd in (wake_read, wake_write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        self._tell({"ready": os.getpid()})
+        while True:
+            ready = [fd for fd, _ in poll.poll()]
+            if wake_read in ready:
+                os.read(wake_read, 4096)
+                self._reap()
+            if self._control.fileno() in ready:
+                message, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+                if not message:
+                    return
+                self._make(json.loads(message), fds[0])
+
+    def _tell(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+
+    def _make(self, order: dict[str, Any], channel_fd: int) -> None:
+        """One jar. The child waits for our word: first its ids are mapped and its cgroup is set."""
+        started = time.perf_counter()
+        name = order["jar"]
+        cgroup = Cgroup(self._parents, name)
+        v2_fd = None
+        go_read, go_write = os.pipe()
+        try:
+            if self._parents:
+                cgroup.create(order["cgroup"])
+                v2_fd = cgroup.v2_fd()
+            cgroup_ready = time.perf_counter()
+            pid = sc.fork_into(_NAMESPACES, v2_fd)
+            if pid == 0:
+                os.close(go_write)
+                self._become_guest(order, channel_fd, go_read)
+            forked = time.perf_counter()
+            self._jars[pid] = name
+            userns.map_ids(pid, order["uid"])
+            cgroup.attach(pid)
+            pidfd = os.pidfd_open(pid)
+            attached = time.perf_counter()
+            os.write(go_write, b"g")
+            timings = {
+                "cgroup": cgroup_ready - started + attached - forked,
+                "fork": forked - cgroup_ready,
+            }
+            self._tell({"jar": name, "made": timings}, (pidfd,))
+            os.close(pidfd)
+        except OSError as error:
+            # Without a "go" the child, if there is one, ends by itself and is reaped as any other.
+            self._tell({"jar": name, "failed": f"launcher: {error}"})
+            if name not in self._jars.values():
+                self._clean(name)
+        finally:
+            for fd in (go_read, go_write, channel_fd, *(() if v2_fd is None else (v2_fd,))):
+                os.close(fd)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            name = self._jars.pop(pid, None)
+            if name is not None:
+                self._clean(name)
+
+    def _clean(self, name: str) -> None:
+        cgroup = Cgroup(self._parents, name)
+        try:
+            cgroup.remove()
+        except OSError as error:
+            self._tell({"jar": name, "gone": f"cgroup is still in use: {error}"})
+        else:
+            self._tell({"jar": name, "gone": ""})
+
+    def _become_guest(self, order: dict[str, Any], channel_fd: int, go_fd: int) -> NoReturn:
+        """In the child; never returns."""
+        try:
+            signal.set_wakeup_fd(-1)
+            agent = self._seal(order, channel_fd, go_fd)
+            agent.serve()
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+            os.write(channel_fd, protocol.encode_json(protocol.NOTE, 0, failed=text[:1000]))
+        finally:
+            os._exit(0)
+
+    def _seal(self, order: dict[str, Any], channel_fd: int, go_fd: int) -> Agent:
+        """The containment, in order. Up to `give_up` the child is all-powerful over its own jar only."""
+        clock = _Clock()
+        if os.read(go_fd, 1) != b"g":
+            raise OSError("the launcher gave up on this jar")
+        clock.mark("wait")
+        userns.become_inside()
+        if self._parents:
+            # After the move: the root of the namespace is where we are now, so a program sees "/".
+            sc.unshare(sc.CLONE_NEWCGROUP)
+        socket.sethostname("belljar")
+        network.raise_loopback()
+        clock.mark("namespaces")
+        proc_fd = mounts.mount_proc()
+        areas = mounts.mount_workspace(order["workspace_mb"], order["workspace_files"], order["tmp_mb"])
+        clock.mark("mounts")
+        privileges.set_rlimits(order["nofile"], order["pids"], order["data_bytes"])
+        privileges.close_descriptors([channel_fd, proc_fd, *areas.values()])
+        privileges.give_up(self._seccomp)
+        clock.mark("seccomp")
+        os.chdir(mounts.WORKSPACE + "/work")
+        return Agent(channel_fd, channel_fd, areas, proc_fd, clock.seconds)
+
+
+class _Clock:
+    """How long each part of the sealing took, for `belljar bench`."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    def mark(self, part: str) -> None:
+        now = time.perf_counter()
+        self.seconds[part] = now - self._last
+        self._last = now
+
+

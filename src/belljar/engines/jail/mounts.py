@@ -1,0 +1,80 @@
+"""Mount namespace of a jar: what is fresh and writable in it, over the launcher's read-only tree.
+
+The launcher already lives in the tree (`rootfs`), so a jar's copy of its mount namespace has
+nothing else in it, and because the jar's user namespace is a lesser one, the kernel locks what was
+copied: neither the read-only flags nor what lies underneath can be got at. mount_namespaces(7)
+"""
+
+from __future__ import annotations
+
+import os
+
+from belljar.engines.jail import syscalls as sc
+
+WORKSPACE = "/workspace"
+AREAS = ("inputs", "work", "artifacts")
+
+_GUARDED = sc.MS_NOSUID | sc.MS_NODEV
+_NO_PROGRAMS = _GUARDED | sc.MS_NOEXEC
+
+# Read by anyone, or a way to press the host's buttons. Files get /dev/null over them, folders /run.
+HIDDEN_IN_PROC = (
+    "acpi",
+    "asound",
+    "bus",
+    "driver",
+    "fs",
+    "interrupts",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "sys/kernel/random/boot_id",
+    "sysrq-trigger",
+    "timer_list",
+)
+
+
+def mount_proc() -> int:
+    """A /proc of the jar's own, read-only and masked; returns a descriptor of it that can be written by.
+
+    The descriptor is the guest's alone: through it the guest makes a program the kernel's first
+    choice when memory runs out. A program cannot do the reverse, because its /proc is read-only.
+    """
+    sc.mount("proc", "/proc", "proc", _NO_PROGRAMS, "hidepid=2")
+    for name in HIDDEN_IN_PROC:
+        path = f"/proc/{name}"
+        if os.path.exists(path):
+            sc.mount("/run" if os.path.isdir(path) else "/dev/null", path, None, sc.MS_BIND)
+    writable = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    sc.mount("/proc", "/proc", None, sc.MS_BIND | sc.MS_REC)
+    sc.mount("", "/proc", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _NO_PROGRAMS)
+    return writable
+
+
+def mount_workspace(workspace_mb: int, workspace_files: int, tmp_mb: int) -> dict[str, int]:
+    """The capped tmpfs of a jar; returns a writable directory descriptor per area.
+
+    One tmpfs holds all three areas, so that one size bounds them. It is mounted where /tmp will
+    be, its folders are bound into /workspace, and the real /tmp covers it. `inputs` is bound
+    read-only: only the descriptor, opened through the covered mount, can write there.
+    """
+    _tmpfs("/tmp", _GUARDED, workspace_mb, workspace_files)
+    descriptors = {}
+    for area in AREAS:
+        os.mkdir(f"/tmp/{area}", 0o755)
+        descriptors[area] = os.open(f"/tmp/{area}", os.O_RDONLY | os.O_DIRECTORY)
+        sc.mount(f"/tmp/{area}", f"{WORKSPACE}/{area}", None, sc.MS_BIND)
+    read_only = sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _GUARDED
+    sc.mount("", f"{WORKSPACE}/inputs", None, read_only)
+    _tmpfs("/tmp", _NO_PROGRAMS, tmp_mb, 16384)
+    _tmpfs("/dev/shm", _NO_PROGRAMS, tmp_mb, 16384)
+    return descriptors
+
+
+def _tmpfs(target: str, flags: int, size_mb: int, files: int) -> None:
+    sc.mount("tmpfs", target, "tmpfs", flags, f"size={size_mb}m,nr_inodes={files},mode=755")

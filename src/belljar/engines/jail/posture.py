@@ -1,0 +1,85 @@
+"""What a live jar is, seen from outside: read from the kernel, compared with what was granted.
+
+Done after the guest has sealed itself and before the first byte of a program is let in. The guest
+is not asked: everything comes from its `/proc` entry and its cgroup. proc(5)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+
+from belljar.errors import PostureMismatch
+from belljar.models import canonical_json
+
+_SEALED = {
+    "Seccomp": "2",
+    "NoNewPrivs": "1",
+    "CapInh": "0000000000000000",
+    "CapPrm": "0000000000000000",
+    "CapEff": "0000000000000000",
+    "CapBnd": "0000000000000000",
+    "CapAmb": "0000000000000000",
+}
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+# Of a guest: its channel and wake-up pipe, its areas, its /proc, /dev/null.
+_DESCRIPTORS = ("socket:", "pipe:", "/dev/null", "/proc", "/tmp/inputs", "/tmp/work", "/tmp/artifacts")
+
+
+def check(pid: int, uid: int | None, limits: Mapping[str, int] | None, held: Mapping[str, int] | None) -> str:
+    """Digest of the posture of the guest `pid`; PostureMismatch names the first thing that is wrong.
+
+    `uid` is the host uid it must have (None: our own), `limits` what its cgroup must hold and `held`
+    what it does hold; both None where no cgroup can be had.
+    """
+    found: dict[str, object] = {}
+    status = _status(pid)
+    for field, wanted in _SEALED.items():
+        found[field] = _expect(field, status.get(field), wanted)
+    wanted_uid = str(os.getuid() if uid is None else uid)
+    _expect("Uid", set(status["Uid"].split()), {wanted_uid})
+    if uid is not None:
+        _expect("Groups", status["Groups"].split(), [])
+    for name in _NAMESPACES:
+        if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
+            raise PostureMismatch(f"the jar shares the host's {name} namespace")
+    found["namespaces"] = list(_NAMESPACES)
+    found["mounts"] = _mounts(pid)
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        if not target.startswith(_DESCRIPTORS):
+            raise PostureMismatch(f"the jar holds a descriptor of {target.split(':')[0]!r}")
+    found["limits"] = _expect("cgroup limits", held, limits)
+    return hashlib.sha256(canonical_json(found)).hexdigest()
+
+
+def _expect(what: str, found: object, wanted: object) -> object:
+    if found != wanted:
+        raise PostureMismatch(f"{what} of the jar is {found!r}, not {wanted!r}")
+    return found
+
+
+def _status(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status") as file:
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+
+
+def _mounts(pid: int) -> list[str]:
+    """Every writable mount that a program can reach must be one of its own tmpfs; the rest is read-only."""
+    writable = set()
+    root_read_only = False
+    with open(f"/proc/{pid}/mountinfo") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            point, options = before.split()[4:6]
+            kind = after.split()[0]
+            if "ro" in options.split(","):
+                root_read_only |= point == "/"
+            elif kind == "tmpfs":
+                writable.add(point)
+            elif kind not in ("proc", "devtmpfs"):
+                raise PostureMismatch(f"{point} of the jar is a writable {kind}")
+    if not root_read_only:
+        raise PostureMismatch("the root of the jar is writable")
+    return sorted(writable)

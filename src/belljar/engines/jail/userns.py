@@ -1,0 +1,34 @@
+"""User namespace of a jar: one uid and one gid, neither of them root. user_namespaces(7).
+
+The jar maps 1000 to one id of the host and nothing else: there is no uid 0 in it to become. A
+process that clone3 puts into a new user namespace has all capabilities over it, and keeps them
+through setresuid because no root is mapped; `privileges` takes them away at the end.
+"""
+
+from __future__ import annotations
+
+import os
+
+INSIDE = 1000
+"""Uid and gid that a program sees itself as."""
+
+
+def map_ids(pid: int, outside: int) -> None:
+    """From the parent: let `outside` of our own namespace be INSIDE in that of `pid`."""
+    # An unprivileged writer must give up setgroups before the gid map; nobody else needs it either.
+    for file, text in (
+        ("setgroups", "deny"),
+        ("gid_map", f"{INSIDE} {outside} 1"),
+        ("uid_map", f"{INSIDE} {outside} 1"),
+    ):
+        fd = os.open(f"/proc/{pid}/{file}", os.O_WRONLY)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+
+
+def become_inside() -> None:
+    """From the child, once its ids are mapped."""
+    os.setresgid(INSIDE, INSIDE, INSIDE)
+    os.setresuid(INSIDE, INSIDE, INSIDE)

@@ -1,0 +1,149 @@
+"""One running program in the jar: its pipes, its start, its output within the caps.
+
+Descriptors are plain numbers here: a file object of the guest would close a program's descriptor
+when the forked copy of it is collected. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+from typing import Any, NoReturn
+
+from belljar.guest import warm
+
+PIPE_BYTES = 1 << 20
+_F_SETPIPE_SZ = 1031
+_PR_SET_DUMPABLE = 4
+
+
+class Sink:
+    """One output stream: the first `cap` bytes are passed on, the rest is counted and discarded."""
+
+    def __init__(self, read_fd: int, cap: int) -> None:
+        self.fd = read_fd
+        self.cap = cap
+        self.total = 0
+
+    @property
+    def full(self) -> bool:
+        return self.total >= self.cap
+
+    def read(self, null_fd: int) -> bytes | None:
+        """What is to be passed on (may be empty), or None at the end of the stream."""
+        if self.full:
+            return self._discard(null_fd)
+        data = os.read(self.fd, 1 << 16)
+        if not data:
+            return None
+        kept = data[: self.cap - self.total]
+        self.total += len(data)
+        return kept
+
+    def _discard(self, null_fd: int) -> bytes | None:
+        # splice moves page references: a program that writes gigabytes costs us no copying.
+        try:
+            count = os.splice(self.fd, null_fd, PIPE_BYTES)
+        except (AttributeError, OSError):
+            count = len(os.read(self.fd, PIPE_BYTES))
+        self.total += count
+        return b"" if count else None
+
+
+class Program:
+    def __init__(self, stream: int, spec: dict[str, Any], proc_fd: int) -> None:
+        self.stream = stream
+        self.status: int | None = None
+        stdin_read, self.stdin_fd = os.pipe()
+        stdout_read, stdout_write = os.pipe()
+        stderr_read, stderr_write = os.pipe()
+        self.stdin_pending = bytearray()
+        self.stdin_ended = False
+        self.stdout = Sink(stdout_read, spec["stdout_cap"])
+        self.stderr = Sink(stderr_read, spec["stderr_cap"])
+        for read_fd in (stdout_read, stderr_read):
+            try:
+                fcntl.fcntl(read_fd, _F_SETPIPE_SZ, PIPE_BYTES)
+            except OSError:
+                pass  # the user's quota of large pipes is spent; small ones are only slower
+        os.set_blocking(self.stdin_fd, False)
+        self.pid = os.fork()
+        if self.pid == 0:
+            _enter(spec, (stdin_read, stdout_write, stderr_write), proc_fd)
+        for fd in (stdin_read, stdout_write, stderr_write):
+            os.close(fd)
+
+    def push_stdin(self) -> bool:
+        """Write what fits; false when the pipe is finished with and closed."""
+        try:
+            while self.stdin_pending:
+                written = os.write(self.stdin_fd, memoryview(self.stdin_pending)[: 1 << 16])
+                del self.stdin_pending[:written]
+        except BlockingIOError:
+            return True
+        except OSError:  # the program closed its end
+            self.stdin_pending.clear()
+            self.stdin_ended = True
+        if self.stdin_ended:
+            self.close_stdin()
+            return False
+        return True
+
+    def close_stdin(self) -> None:
+        if self.stdin_fd >= 0:
+            os.close(self.stdin_fd)
+            self.stdin_fd = -1
+
+
+def _enter(spec: dict[str, Any], stdio: tuple[int, int, int], proc_fd: int) -> NoReturn:
+    """In the forked child: leave everything of the guest behind, then run."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _offer_to_oom_killer(proc_fd)
+        for number, fd in enumerate(stdio):
+            os.dup2(fd, number)  # pipes made in the guest are above 2, so none is overwritten
+        os.closerange(3, 1 << 30)
+        # The guest is undumpable; a program may look at itself as any program may.
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        os.umask(0o022)
+        os.chdir(spec["cwd"])
+        os.environ.clear()
+        os.environ.update(spec["env"])
+        _run(spec)
+    except OSError as error:
+        _fail(spec["argv"][0], error)
+    finally:
+        os._exit(70)  # never back into the guest's loop
+
+
+def _offer_to_oom_killer(proc_fd: int) -> None:
+    """Make the program the victim before the guest; the program cannot take this back."""
+    try:
+        fd = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc_fd)
+    except OSError:
+        return  # the guest may then die first, which is seen as OOM too
+    try:
+        os.write(fd, b"900")
+    finally:
+        os.close(fd)
+
+
+def _run(spec: dict[str, Any]) -> NoReturn:
+    argv = spec["argv"]
+    if spec["warm"]:
+        warm.run_as_main(argv[0], argv[1:])
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; programs expect them
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(argv[0], argv, spec["env"])
+
+
+def _fail(name: str, error: OSError) -> NoReturn:
+    """As a shell would: 127 when there is no such program, 126 when it cannot be run."""
+    message = "belljar: cannot run %s: %s\n" % (ascii(name), os.strerror(error.errno or errno.EIO))
+    os.write(2, message.encode())
+    os._exit(127 if error.errno == errno.ENOENT else 126)

@@ -1,0 +1,269 @@
+"""From layers to one `Grant`, and the account of which layer set each part of it.
+
+The operator's own words come first: a role's and a tool's statements, the narrower of the two; where
+neither speaks, `default`; where that is silent, the product's defaults. Each part also gets a ceiling:
+what the role or tool stated, else `policies.ceilings`, else the value itself. A skill and a request may
+ask for anything up to the ceiling; asking for more is refused, never clamped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from belljar.errors import BadRequest, ImageNotAllowed, PolicyEscalation, ToolNotAllowed
+from belljar.models import Grant, Limits, Network, NetworkRules, RiskTier
+from belljar.policy.asks import request_layer
+from belljar.policy.layers import FIELDS, LIMIT_FIELDS, OFF, RULE_FIELDS, SYSTEM, Layer, Policy
+from belljar.policy.roles import BUILT_IN, Role, Tool
+from belljar.policy.suggestions import did_you_mean, shown
+
+__all__ = ["Decision", "PolicySet", "Row", "Term", "decide"]
+
+_PLACES: Mapping[str, str] = MappingProxyType(
+    {name: name for name in FIELDS}
+    | {name: f"limits.{name}" for name in LIMIT_FIELDS}
+    | {"network_access": "network.enabled", "network_rules": "network.rules", "images": "image"}
+)
+"""Where in the grant each field of a layer ends up."""
+_LEAVES = MappingProxyType({place: attrgetter(place) for place in _PLACES.values()})
+_LIMIT_PLACES = tuple((name, _PLACES[name]) for name in LIMIT_FIELDS)
+
+_UNLISTED: Mapping[str, tuple[object, ...]] = MappingProxyType({"hosts": (), "ports": (80, 443), "addresses": ()})
+"""What network rules allow when no layer lists any. A skill or request may narrow this, not add to it."""
+
+_REMEMBERED = 4096
+_Named = TypeVar("_Named")
+
+
+class Term(NamedTuple):
+    """One part of a grant: its value, who set it, and how far later layers may go. Rules have no ceiling."""
+
+    value: Any
+    layer: str
+    ceiling: Any = None
+    ceiling_layer: str | None = None
+
+
+class Row(NamedTuple):
+    """One line of `Decision.explain`."""
+
+    field: str
+    value: object
+    layer: str
+    ceiling: object
+    ceiling_layer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    grant: Grant
+    provenance: Mapping[str, Term]
+    """For every leaf of the grant (`limits.memory_mb`, `network.enabled`, `paths`, …) its term."""
+
+    def explain(self) -> tuple[Row, ...]:
+        return tuple(
+            Row(place, _LEAVES[place](self.grant), term.layer, term.ceiling, term.ceiling_layer)
+            for place, term in self.provenance.items()
+        )
+
+    def narrowed_to(self, layer: Layer, *, sealed: bool = False) -> Decision:
+        """What is left when `layer` asks for its part; `sealed` makes that the ceiling for the next one.
+
+        Raises:
+            PolicyEscalation: it asks for more than a ceiling; names field, ceiling and the layer that set it.
+            ImageNotAllowed: it names an image that is not on the list.
+        """
+        stated = layer.policy.stated()
+        if not stated:
+            return self
+        terms = dict(self.provenance)
+        for name, asked in stated.items():
+            place = _PLACES[name]
+            term = terms[place]
+            if name in RULE_FIELDS:
+                if name == "network_rules":
+                    _check_network(term.value, asked)
+                terms[place] = _ruled(name, term, asked)
+                continue
+            if FIELDS[name](asked, term.ceiling) != asked:
+                raise _beyond(name, asked, term)
+            ceiling = (asked, layer.name) if sealed else (term.ceiling, term.ceiling_layer)
+            terms[place] = Term(asked, layer.name, *ceiling)
+        return _decision(terms)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """Everything the operator said, checked; knows every role and every tool that may be named."""
+
+    name: str = "built-in"
+    settings: Policy = field(default_factory=Policy)
+    """`policies.default` and `network`."""
+    ceilings: Policy = field(default_factory=Policy)
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    tools: Mapping[str, Tool] = field(default_factory=lambda: {name: Tool(name) for name in BUILT_IN})
+    _decided: dict[tuple[str | None, str | None], Decision] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def operators_word(self, role: str | None, tool: str | None) -> Decision:
+        """What the operator gives this role and tool before anyone asks for less; remembered."""
+        try:
+            return self._decided[role, tool]
+        except (KeyError, TypeError):  # TypeError: a name that is not even hashable
+            pass
+        decision = _operators_word(self, _known(role, self.roles, "role"), _known(tool, self.tools, "tool"))
+        if len(self._decided) >= _REMEMBERED:
+            self._decided.clear()
+        self._decided[role, tool] = decision
+        return decision
+
+
+def decide(
+    policies: PolicySet,
+    *,
+    role: str | None = None,
+    tool: str | None = None,
+    skill: Layer | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Decision:
+    """The grant for one request.
+
+    Raises:
+        BadRequest: an unknown role or tool, or an override that makes no sense; `field` says which.
+        ToolNotAllowed: the role does not list the tool.
+        PolicyEscalation, ImageNotAllowed: the skill or the request asks for more than it may have.
+    """
+    decision = policies.operators_word(role, tool)
+    if skill is not None:
+        decision = decision.narrowed_to(skill, sealed=True)
+    if overrides is not None:
+        decision = decision.narrowed_to(request_layer(overrides))
+    return decision
+
+
+def _known(name: str | None, named: Mapping[str, _Named], what: str) -> _Named | None:
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise BadRequest(f"{what} must be a string", field=what)
+    if name not in named:
+        raise BadRequest(f"unknown {what} {shown(name)}{did_you_mean(name, named)}", field=what)
+    return named[name]
+
+
+def _operators_word(policies: PolicySet, role: Role | None, tool: Tool | None) -> Decision:
+    speakers = []
+    if role is not None:
+        speakers.append(Layer(f"role:{role.name}", role.policy))
+        if tool is not None and role.tools is not None and tool.name not in role.tools:
+            may = ", ".join(f"`{name}`" for name in sorted(role.tools)) or "no tool"
+            raise ToolNotAllowed(
+                f"role `{role.name}` may not use tool `{tool.name}`; it may use {may}", field="tool"
+            )
+    if tool is not None:
+        speakers.append(Layer(f"tool:{tool.name}", tool.policy))
+
+    terms = {}
+    for name, place in _PLACES.items():
+        if name in RULE_FIELDS:
+            term = Term((), "system")
+            for policy in (policies.settings, *(speaker.policy for speaker in speakers)):
+                term = _ruled(name, term, getattr(policy, name))
+        else:
+            term = _stated(name, speakers) or _unstated(name, policies)
+        terms[place] = term
+
+    if tool is not None:
+        if tool.policy.risk is None:
+            terms["risk"] = Term(tool.risk, "system", tool.risk, "system")
+        if tool.risk is RiskTier.CRITICAL and terms["approve_at"].value == OFF:
+            layer = terms["risk"].layer
+            terms["approve_at"] = Term(RiskTier.CRITICAL, layer, RiskTier.CRITICAL, layer)
+    return _decision(terms)
+
+
+def _stated(name: str, speakers: list[Layer]) -> Term | None:
+    """The narrowest of what the role and the tool say, which nobody may exceed."""
+    said = {
+        speaker.name: value for speaker in speakers if (value := getattr(speaker.policy, name)) is not None
+    }
+    if not said:
+        return None
+    narrowest = next(iter(said.values()))
+    for value in said.values():
+        narrowest = FIELDS[name](narrowest, value)
+    if name == "images" and not narrowest and any(said.values()):
+        raise ImageNotAllowed(f"no image is allowed by both {' and '.join(said)}", field="image")
+    setter = next((layer for layer, value in said.items() if value == narrowest), ", ".join(said))
+    return Term(narrowest, setter, narrowest, setter)
+
+
+def _unstated(name: str, policies: PolicySet) -> Term:
+    value, layer = getattr(policies.settings, name), "settings"
+    if value is None:
+        value, layer = getattr(SYSTEM, name), "system"
+    ceiling = getattr(policies.ceilings, name)
+    if ceiling is None:
+        return Term(value, layer, value, layer)
+    if FIELDS[name](value, ceiling) != value:  # the operator's ceiling is below the product's default
+        value, layer = FIELDS[name](value, ceiling), "settings"
+    return Term(value, layer, ceiling, "settings")
+
+
+def _ruled(name: str, term: Term, rules: tuple[Any, ...]) -> Term:
+    every = FIELDS[name](term.value, rules)
+    return Term(every, ", ".join(dict.fromkeys(rule.layer for rule in every)) or "system")
+
+
+def _check_network(held: tuple[NetworkRules, ...], asked: tuple[NetworkRules, ...]) -> None:
+    """Every layer must allow, so a list only narrows; unless it is the first one, which would open."""
+    for rules in asked:
+        for part, unlisted in _UNLISTED.items():
+            wanted = getattr(rules, part)
+            first = all(getattr(each, part) is None for each in held)
+            if wanted is not None and first and not set(wanted) <= set(unlisted):
+                raise PolicyEscalation(
+                    field=f"network.{part}", asked=_list(wanted), ceiling=_list(unlisted), layer="system"
+                )
+
+
+def _beyond(name: str, asked: Any, term: Term) -> PolicyEscalation | ImageNotAllowed:
+    layer = term.ceiling_layer or term.layer
+    if name == "images":
+        return ImageNotAllowed(
+            f"image {_list(asked - term.ceiling)} is not allowed; layer '{layer}' allows "
+            f"{_list(term.ceiling)}; the operator lists images under `images`",
+            field="image",
+        )
+    if isinstance(asked, frozenset):
+        asked, ceiling = _list(asked), _list(term.ceiling)
+        return PolicyEscalation(field=_PLACES[name], asked=asked, ceiling=ceiling, layer=layer)
+    return PolicyEscalation(field=_PLACES[name], asked=asked, ceiling=term.ceiling, layer=layer)
+
+
+def _list(values: Iterable[object]) -> str:
+    return ", ".join(sorted(map(str, values))) or "none"
+
+
+def _decision(terms: dict[str, Term]) -> Decision:
+    images = terms["image"].value
+    approve_at = terms["approve_at"].value
+    grant = Grant(
+        limits=Limits(**{name: terms[place].value for name, place in _LIMIT_PLACES}),
+        network=Network(terms["network.enabled"].value, terms["network.rules"].value),
+        image=next(iter(images)) if len(images) == 1 else None,
+        languages=terms["languages"].value,
+        sandboxed=terms["sandboxed"].value,
+        paths=terms["paths"].value,
+        commands=terms["commands"].value,
+        risk=terms["risk"].value,
+        approve_at=None if approve_at == OFF else approve_at,
+        on_output_limit=terms["on_output_limit"].value,
+        accept_weaker_limits=terms["accept_weaker_limits"].value,
+    )
+    return Decision(grant, MappingProxyType(terms))

@@ -1,0 +1,84 @@
+"""Who asks, and with which tool: the canonical names, their tiers, and what a role inherits.
+
+A name is exact. Nothing is folded, trimmed or normalised, so `Bash`, `bash ` and full-width letters
+are simply other names, and other names are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from belljar.errors import BadRequest
+from belljar.models import RiskTier
+from belljar.policy.layers import Policy
+from belljar.policy.suggestions import did_you_mean, shown
+
+__all__ = ["BUILT_IN", "DEFAULT", "Role", "Tool", "check_name", "lineage"]
+
+BUILT_IN: Mapping[str, RiskTier] = MappingProxyType(
+    {
+        "file_read": RiskTier.LOW,
+        "search": RiskTier.LOW,
+        "file_write": RiskTier.MEDIUM,
+        "file_edit": RiskTier.MEDIUM,
+        "shell_exec": RiskTier.HIGH,
+        "code_run": RiskTier.HIGH,
+        "system_admin": RiskTier.CRITICAL,
+        "network_scan": RiskTier.CRITICAL,
+    }
+)
+"""Tools that need no entry in the policy, and the tier each has without one."""
+
+DEFAULT = "default"
+"""What `inherits` calls the operator's `policies.default`; no role may take the name."""
+
+_DEEPEST = 16
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,62}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def risk(self) -> RiskTier:
+        return self.policy.risk or BUILT_IN[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    name: str
+    policy: Policy = field(default_factory=Policy)
+    """Its own words over those it inherits."""
+    tools: frozenset[str] | None = None
+    """Tools it may use. None: no opinion. Empty: none."""
+
+
+def check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"{shown(name)} is not a name; use 1 to 64 of `a-z`, `0-9`, `_`, `.` and `-`, "
+            "with a letter or digit at both ends"
+        )
+
+
+def lineage(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
+    """`name` and the roles it inherits from, nearest first.
+
+    Raises BadRequest when a parent is missing, inherits from itself, or is too far away.
+    """
+    line = [name]
+    while (parent := parents[line[-1]]) is not None and parent != DEFAULT:
+        if parent not in parents:
+            known = [*parents, DEFAULT]
+            raise BadRequest(f"inherits from {shown(parent)}, which is no role{did_you_mean(parent, known)}")
+        if parent in line:
+            raise BadRequest(f"inherits from itself: {' → '.join([*line, parent])}")
+        line.append(parent)
+        if len(line) > _DEEPEST:
+            raise BadRequest(f"inherits through more than {_DEEPEST} roles")
+    return tuple(line)
