@@ -89,6 +89,17 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.fixture(autouse=True)
 def no_descriptor_is_left_open() -> Iterator[None]:
     before = os.listdir("/proc/self/fd")
@@ -394,18 +405,9 @@ def test_shallow_files_come_first(root: Path, dirfd: int) -> None:
     assert list(listed(dirfd)) == [b"shallow", b"a/middle", b"a/b/deep"]
 
 
-@pytest.mark.parametrize("max_depth", [64, 4000])
-def test_deep_tree_is_listed_with_few_descriptors(deep: Path, dirfd: int, max_depth: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (int(max(os.listdir("/proc/self/fd"), key=int)) + 5, hard))
-    try:
-        found = listed(dirfd, max_depth=max_depth, max_entries=5000, max_name_bytes=1 << 30)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if max_depth == 64:
-        assert found == {b"/".join([b"d"] * 64): tree.TOO_DEEP}
-    else:
-        assert found == {b"d/" * 3000 + b"file": tree.REGULAR}
+def test_deep_tree_is_listed_with_few_descriptors(deep: Path, dirfd: int) -> None:
+    with descriptors_left(5):
+        assert listed(dirfd, max_depth=64) == {b"/".join([b"d"] * 64): tree.TOO_DEEP}
 
 
 def test_other_mount_is_not_entered(way: str) -> None:
@@ -585,12 +587,8 @@ def test_tree_is_removed_and_nothing_beyond_it(root: Path, dirfd: int) -> None:
 
 
 def test_deep_tree_is_removed_with_few_descriptors(deep: Path, dirfd: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (int(max(os.listdir("/proc/self/fd"), key=int)) + 6, hard))
-    try:
+    with descriptors_left(5):
         tree.remove_tree(dirfd, "d")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert os.listdir(deep) == []
 
 
@@ -614,6 +612,23 @@ def test_single_file_far_below_is_removed(root: Path, dirfd: int) -> None:
     tree.write_file(dirfd, "a/two", b"")
     tree.remove_tree(dirfd, "a/one")
     assert os.listdir(root / "a") == ["two"]
+
+
+def test_directory_moved_away_during_removal_does_not_lead_outside(
+    root: Path, dirfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a" / "b").mkdir(parents=True)
+    (root.parent / "secret" / "b").mkdir()
+    clear = tree._clear
+
+    def clear_and_move(fd: int) -> bytes | None:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(root / "a" / "b"):
+            os.rename(root / "a" / "b", root.parent / "secret" / "b")
+        return clear(fd)
+
+    monkeypatch.setattr(tree, "_clear", clear_and_move)
+    assert refused(lambda: tree.remove_tree(dirfd, "a")) == tree.OUTSIDE
+    assert sorted(os.listdir(root.parent / "secret")) == ["b", "file"]
 
 
 def test_nothing_to_remove_is_fine(dirfd: int) -> None:
@@ -658,3 +673,97 @@ def unescaped(shown: str) -> bytes:
         else (chr(int(part[2:], 16)) if part.startswith("\\u") else part).encode()
         for part in parts
     )
+
+
+# The race
+
+READS = 20_000
+
+SWAP = """
+import ctypes, os, sys
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+swap = ctypes.CDLL(None).renameat2
+os.chdir(sys.argv[1])
+parent = os.getppid()
+print("swapping", flush=True)
+while os.getppid() == parent and swap(AT_FDCWD, b"x", AT_FDCWD, b"link", RENAME_EXCHANGE) == 0:
+    pass
+"""
+
+
+@pytest.fixture(params=["directory", "file"])
+def contested(request: pytest.FixtureRequest, root: Path) -> Iterator[str]:
+    """A path whose first component another process keeps swapping for a link to the secret."""
+    if request.param == "directory":
+        (root / "x").mkdir()
+        (root / "x" / "file").write_bytes(PUBLIC)
+        (root / "link").symlink_to("../secret")
+    else:
+        (root / "x").write_bytes(PUBLIC)
+        (root / "link").symlink_to("../secret/file")
+    command = [sys.executable, "-c", SWAP, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attacker:
+        assert attacker.stdout is not None
+        assert attacker.stdout.readline() == "swapping\n"
+        yield "x/file" if request.param == "directory" else "x"
+        assert attacker.poll() is None
+        attacker.kill()
+
+
+def test_swapping_attacker_gets_no_secret_out(way: str, dirfd: int, contested: str) -> None:
+    seen: Counter[bytes | str] = Counter()
+    for _ in range(READS):
+        try:
+            seen[tree.read_file(dirfd, contested, cap=100)] += 1
+        except tree.Refusal as refusal:
+            seen[refusal.reason] += 1
+    assert seen[SECRET] == 0
+    assert {PUBLIC, tree.SYMLINK} <= set(seen), "met only one of the two: this was no race"
+
+
+@pytest.mark.parametrize("contested", ["directory"], indirect=True)
+def test_swapping_attacker_gets_nothing_written_outside(root: Path, dirfd: int, contested: str) -> None:
+    seen: Counter[str] = Counter()
+    for _ in range(READS // 4):
+        try:
+            tree.write_file(dirfd, contested, b"overwritten")
+            seen["written"] += 1
+        except tree.Refusal as refusal:
+            seen[refusal.reason] += 1
+    assert os.listdir(root.parent / "secret") == ["file"]
+    assert (root.parent / "secret" / "file").read_bytes() == SECRET
+    assert {"written", tree.SYMLINK} <= set(seen), "met only one of the two: this was no race"
+
+
+def checked_then_opened(path: Path, root: Path) -> bytes:
+    if not Path(os.path.realpath(path)).is_relative_to(root) or path.is_symlink():
+        return b""
+    return path.read_bytes()
+
+
+def opened_without_following_the_last_link(path: Path, root: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        return os.read(fd, 100)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("contested", "naive"),
+    [
+        pytest.param("directory", checked_then_opened, id="directory-realpath"),
+        pytest.param("file", checked_then_opened, id="file-realpath"),
+        pytest.param("directory", opened_without_following_the_last_link, id="directory-nofollow"),
+    ],
+    indirect=["contested"],
+)
+def test_usual_checks_lose_the_same_race(
+    root: Path, contested: str, naive: Callable[[Path, Path], bytes]
+) -> None:
+    for _ in range(10 * READS):
+        with contextlib.suppress(OSError):
+            if naive(root / contested, root) == SECRET:
+                return
+    pytest.fail("the attacker is too weak to prove anything")

@@ -11,7 +11,7 @@ The meaning of a profile must not depend on who compiles it, so some of the form
 - Rules of one call that answer differently may not overlap. libseccomp does not try rules in order; next to
   an unconditional rule it silently drops the conditional ones, so "deny this argument, allow the rest" would
   allow everything. The shipped profile spells out "the rest" as bit patterns that exclude the denied value.
-- Two tests of one argument in one rule: libseccomp refuses them, and runc then reads them as alternatives.
+- Two tests of one argument in one rule: libseccomp refuses them, so runc takes them for alternatives.
 - SCMP_CMP_NE in a rule that allows, and the order comparisons (LT, LE, GE, GT) anywhere. A filter sees 64-bit
   registers, but most arguments are ints, of which the kernel drops the upper half: with garbage there, a
   forbidden value is "not equal" and "greater". A masked test of the low half sees what the kernel will see.
@@ -48,12 +48,10 @@ def compile_profile(profile: Mapping[str, object], arch: str) -> bytes:
     A call that `arch` does not have is left out. Raises BadConfig, with the field, for a profile that is
     malformed, that does not list `arch`, or whose meaning would depend on its compiler.
     """
-    if arch not in ARCHITECTURES:
-        raise BadConfig(
-            f"there is no seccomp filter for {arch!r}; use one of {_listed(ARCHITECTURES)}", field="arch"
-        )
-    default, rules = _read_profile(profile, arch)
-    program = _assemble(default, rules, arch)
+    numbers = syscall_numbers(arch)
+    default, rules = _read_profile(_object(profile, "profile"), arch)
+    decisions = {numbers[name]: rules[name] for name in rules if name in numbers}
+    program = _assemble(default, decisions, arch)
     if len(program) > _MAX_INSTRUCTIONS:
         raise BadConfig(
             f"the profile needs {len(program)} instructions, but the kernel takes {_MAX_INSTRUCTIONS}; "
@@ -91,7 +89,10 @@ class _Rule:
     tests: tuple[_Test, ...]  # all must hold
 
 
-def _read_profile(profile: Mapping[str, object], arch: str) -> tuple[int, dict[str, tuple[_Rule, ...]]]:
+_Rules = tuple[_Rule, ...]  # of one call: alternatives, in no order
+
+
+def _read_profile(profile: Mapping[str, object], arch: str) -> tuple[int, dict[str, _Rules]]:
     _check_keys(profile, "", {"defaultAction", "defaultErrnoRet", "archMap", "architectures", "syscalls"})
     if profile.get("defaultAction") != "SCMP_ACT_ERRNO":
         raise BadConfig(
@@ -142,7 +143,10 @@ def _read_architectures(profile: Mapping[str, object]) -> set[str]:
                 f"{field}.subArchitectures must be empty: a second table of calls goes around the rules",
                 field=f"{field}.subArchitectures",
             )
-        listed.update(_strings({"architecture": [entry.get("architecture")]}, "architecture", field))
+        name = entry.get("architecture")
+        if not isinstance(name, str):
+            raise BadConfig(f"{field}.architecture must be a name", field=f"{field}.architecture")
+        listed.add(name)
     return listed
 
 
@@ -213,7 +217,7 @@ def _overlap(one: _Rule, other: _Rule) -> bool:
 def _both_can_hold(a: _Test, b: _Test) -> bool:
     if a.equal and b.equal:
         return (a.value ^ b.value) & a.mask & b.mask == 0
-    if a.equal or b.equal:
+    if a.equal or b.equal:  # "equal" to the one value that the other excludes, or to more than that
         return (a.mask & b.mask, a.value) != (_ALL, b.value)
     return True
 
@@ -221,7 +225,7 @@ def _both_can_hold(a: _Test, b: _Test) -> bool:
 def _check_keys(entry: Mapping[str, object], field: str, allowed: set[str]) -> None:
     for key in entry:
         if key not in allowed:
-            path = f"{field}.{key}" if field else str(key)
+            path = _path(field, key)
             raise BadConfig(f"{path} is not understood here; known are {_listed(allowed)}", field=path)
 
 
@@ -231,7 +235,7 @@ def _integer(
     value = entry.get(key, default)
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
-    path = f"{field}.{key}" if field else key
+    path = _path(field, key)
     raise BadConfig(f"{path} must be a whole number from {least} to {most}", field=path)
 
 
@@ -239,7 +243,7 @@ def _list(entry: Mapping[str, object], key: str, field: str) -> list[object]:
     value = entry.get(key)
     if isinstance(value, list):
         return value
-    path = f"{field}.{key}" if field else key
+    path = _path(field, key)
     raise BadConfig(f"{path} must be a list", field=path)
 
 
@@ -247,7 +251,7 @@ def _strings(entry: Mapping[str, object], key: str, field: str) -> list[str]:
     values = _list(entry, key, field)
     if all(isinstance(value, str) for value in values):
         return cast("list[str]", values)
-    path = f"{field}.{key}" if field else key
+    path = _path(field, key)
     raise BadConfig(f"{path} must be a list of names", field=path)
 
 
@@ -255,6 +259,10 @@ def _object(value: object, field: str) -> Mapping[str, object]:
     if isinstance(value, Mapping):
         return value
     raise BadConfig(f"{field} must be an object", field=field)
+
+
+def _path(field: str, key: str) -> str:
+    return f"{field}.{key}" if field else key
 
 
 def _listed(words: Collection[str]) -> str:
@@ -331,9 +339,9 @@ class _Backwards:
         return len(self._reversed) - 1
 
 
-def _assemble(default: int, rules: Mapping[str, tuple[_Rule, ...]], arch: str) -> list[_Instruction]:
+def _assemble(default: int, decisions: Mapping[int, _Rules], arch: str) -> list[_Instruction]:
     program = _Backwards()
-    spans = _spans(rules, arch)
+    spans = _spans(decisions)
     # Calls with the same rules share one block.
     blocks = {span: _decide(program, span, default) for _, span in spans}
     entry = _search(program, [(start, blocks[span]) for start, span in spans])
@@ -347,14 +355,13 @@ def _assemble(default: int, rules: Mapping[str, tuple[_Rule, ...]], arch: str) -
     return program.finish()
 
 
-def _spans(rules: Mapping[str, tuple[_Rule, ...]], arch: str) -> list[tuple[int, tuple[_Rule, ...]]]:
+def _spans(decisions: Mapping[int, _Rules]) -> list[tuple[int, _Rules]]:
     """Neighbouring numbers with the same rules, by the first number; no rules means the default."""
-    by_number = {number: rules.get(name, ()) for name, number in syscall_numbers(arch).items()}
-    spans: list[tuple[int, tuple[_Rule, ...]]] = []
-    for number in range(max(by_number) + 2):
-        decision = by_number.get(number, ())
-        if not spans or spans[-1][1] != decision:
-            spans.append((number, decision))
+    spans: list[tuple[int, _Rules]] = []
+    for number in range(max(decisions, default=0) + 2):
+        rules = decisions.get(number, ())
+        if not spans or spans[-1][1] != rules:
+            spans.append((number, rules))
     return spans
 
 
@@ -367,7 +374,7 @@ def _search(program: _Backwards, spans: Sequence[tuple[int, _Label]]) -> _Label:
     return program.branch(_IF_AT_LEAST, spans[middle][0], upper, lower)
 
 
-def _decide(program: _Backwards, rules: tuple[_Rule, ...], default: int) -> _Label:
+def _decide(program: _Backwards, rules: _Rules, default: int) -> _Label:
     otherwise = program.answer(default)
     for rule in reversed(rules):
         matched = program.answer(rule.action)
@@ -381,7 +388,7 @@ def _check(program: _Backwards, test: _Test, yes: _Label, no: _Label) -> _Label:
     if not test.equal:
         yes, no = no, yes
     for half in (0, 1):
-        mask, value = test.mask >> 32 * half & 0xFFFFFFFF, test.value >> 32 * half & 0xFFFFFFFF
+        mask, value = ((word >> 32 * half) & 0xFFFFFFFF for word in (test.mask, test.value))
         if mask:
             compared = program.branch(_IF_EQUAL, value, yes, no)
             yes = program.load(_ARGS + 8 * test.index + 4 * half, compared, mask=mask)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cache
 from types import MappingProxyType
 
+from belljar.errors import BadConfig
+
 __all__ = ["ARCHITECTURES", "syscall_numbers"]
 
 _X86_64 = """
@@ -96,6 +98,10 @@ ARCHITECTURES = frozenset(_TABLES)
 
 @cache
 def syscall_numbers(arch: str) -> MappingProxyType[str, int]:
+    """Raises BadConfig for an architecture that is not in ARCHITECTURES."""
+    if arch not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise BadConfig(f"there is no table of system calls for {arch!r}; use one of {known}", field="arch")
     numbers: dict[str, int] = {}
     number = 0
     for word in _TABLES[arch].split():

@@ -28,6 +28,7 @@ from belljar.guest import protocol, tree
 from belljar.guest.program import Program, Sink
 
 _PR_SET_DUMPABLE = 4
+_libc = ctypes.CDLL(None)
 PROGRESS_S = 0.1
 """How often a program that writes past its cap is reported."""
 
@@ -56,7 +57,7 @@ class Agent:
 
     def serve(self) -> None:
         """Work until the channel closes."""
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         for fd in (self._wake_fd, self._wake_write):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)

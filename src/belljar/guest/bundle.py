@@ -1,4 +1,4 @@
-"""The source of our modules as one value that an interpreter we do not control can load.
+"""Our modules as one Python program that any interpreter can run, also one we know nothing of.
 
 No image and no tree has to contain belljar: the text goes down the wire at start, so its version
 always matches the host's.
@@ -17,23 +17,28 @@ GUEST = (
     "belljar.guest.agent",
 )
 
-BOOTSTRAP = """\
-import importlib.abc, importlib.util, json, os, sys
-class Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    def __init__(self, sources): self.sources = sources
+_PROGRAM = """\
+import importlib, importlib.abc, importlib.util, json, sys
+
+class Bundled(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def find_spec(self, name, path=None, target=None):
-        if name in self.sources: return importlib.util.spec_from_loader(name, self)
-    def is_package(self, name): return any(n.startswith(name + '.') for n in self.sources)
-    def get_source(self, name): return self.sources[name]
-def load(fd):
-    with open(fd, 'rb') as file: bundle = json.load(file)
-    sys.meta_path.insert(0, Loader(bundle['sources']))
-    return bundle
+        if name in SOURCES:
+            return importlib.util.spec_from_loader(name, self)
+
+    def is_package(self, name):
+        return any(other.startswith(name + ".") for other in SOURCES)
+
+    def get_source(self, name):
+        return SOURCES[name]
+
+SOURCES, SETTINGS = json.loads(%r)
+sys.meta_path.insert(0, Bundled())
+importlib.import_module(sys.argv[1]).main(SETTINGS)
 """
-"""Defines load(fd), which makes the bundle's modules importable and returns the bundle."""
 
 
 def pack(modules: tuple[str, ...], settings: dict[str, object]) -> bytes:
+    """A program that calls `main(settings)` of the module named by its first argument."""
     sources = {}
     for module in modules:
         package, _, name = module.rpartition(".")
@@ -41,4 +46,9 @@ def pack(modules: tuple[str, ...], settings: dict[str, object]) -> bytes:
         while package:
             sources.setdefault(package, "")
             package = package.rpartition(".")[0]
-    return json.dumps({"sources": sources, "settings": settings}).encode()
+    return (_PROGRAM % json.dumps([sources, settings])).encode()
+
+
+def command(python: str, fd: int, module: str, *options: str) -> list[str]:
+    """Run a packed program that stands on a descriptor."""
+    return [python, *options, "-c", f"exec(open({fd}, closefd=False).read())", module]

@@ -20,6 +20,9 @@ _F_SETPIPE_SZ = 1031
 _PR_SET_DUMPABLE = 4
 
 
+_libc = ctypes.CDLL(None)
+
+
 class Sink:
     """One output stream: the first `cap` bytes are passed on, the rest is counted and discarded."""
 
@@ -104,12 +107,13 @@ def _enter(spec: dict[str, Any], stdio: tuple[int, int, int], proc_fd: int) -> N
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _offer_to_oom_killer(proc_fd)
-        for number, fd in enumerate(stdio):
-            os.dup2(fd, number)  # pipes made in the guest are above 2, so none is overwritten
-        os.closerange(3, 1 << 30)
-        # The guest is undumpable; a program may look at itself as any program may.
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        for number, fd in enumerate((*stdio, proc_fd)):
+            os.dup2(fd, number)  # what the guest opened is above 3, so none is overwritten
+        os.closerange(4, 1 << 30)
+        # The guest is undumpable; a program may look at itself, now that nothing of the guest's is open.
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        _offer_to_oom_killer(3)
+        os.close(3)
         os.umask(0o022)
         os.chdir(spec["cwd"])
         os.environ.clear()

@@ -13,14 +13,13 @@ from typing import Any
 from belljar.errors import BadRequest
 from belljar.policy.layers import Layer
 from belljar.policy.limits import BY_WIRE_NAME
-from belljar.policy.statements import NETWORK_KEYS, STATEMENTS, Shape, compose
-from belljar.policy.suggestions import did_you_mean, shown
+from belljar.policy.statements import MOST_ITEMS, NETWORK_KEYS, STATEMENTS, Shape, compose
+from belljar.strictyaml import nearest, quoted
 
 __all__ = ["REQUEST", "request_layer"]
 
 REQUEST = "request"
 
-_MOST_ITEMS = 1000
 _GROUPS = frozenset({"limits", "network", "net"})
 
 _LIMITS: Mapping[str, str] = MappingProxyType(
@@ -56,8 +55,8 @@ def request_layer(overrides: Mapping[str, object]) -> Layer:
                 key = _WORDS[name]
                 said[key] = _read(name, key, value)
             else:
-                near = did_you_mean(name, [*_LIMITS, *_WORDS])
-                raise BadRequest(f"unknown override {shown(name)}{near}", field=name[:64])
+                near = nearest(name, [*_LIMITS, *_WORDS])
+                raise BadRequest(f"unknown override {quoted(name)}{near}", field=name[:64])
         except BadRequest as error:
             if error.field is not None:
                 raise
@@ -95,8 +94,8 @@ def _read(name: str, key: str, value: object) -> Any:
         return value
     if statement.shape is Shape.WORD:
         return statement.read(_text(value))
-    if not isinstance(value, (list, tuple)) or len(value) > _MOST_ITEMS:
-        raise BadRequest(f"must be a list of at most {_MOST_ITEMS}")
+    if not isinstance(value, (list, tuple)) or len(value) > MOST_ITEMS:
+        raise BadRequest(f"must be a list of at most {MOST_ITEMS}")
     return [statement.read(_text(item, numbers=key.endswith("_ports"))) for item in value]
 
 

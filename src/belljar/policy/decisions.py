@@ -8,18 +8,20 @@ ask for anything up to the ceiling; asking for more is refused, never clamped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from belljar.errors import BadRequest, ImageNotAllowed, PolicyEscalation, ToolNotAllowed
 from belljar.models import Grant, Limits, Network, NetworkRules, RiskTier
 from belljar.policy.asks import request_layer
 from belljar.policy.layers import FIELDS, LIMIT_FIELDS, OFF, RULE_FIELDS, SYSTEM, Layer, Policy
 from belljar.policy.roles import BUILT_IN, Role, Tool
-from belljar.policy.suggestions import did_you_mean, shown
+from belljar.strictyaml import nearest, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["Decision", "PolicySet", "Row", "Term", "decide"]
 
@@ -32,10 +34,12 @@ _PLACES: Mapping[str, str] = MappingProxyType(
 _LEAVES = MappingProxyType({place: attrgetter(place) for place in _PLACES.values()})
 _LIMIT_PLACES = tuple((name, _PLACES[name]) for name in LIMIT_FIELDS)
 
-_UNLISTED: Mapping[str, tuple[object, ...]] = MappingProxyType({"hosts": (), "ports": (80, 443), "addresses": ()})
+_UNLISTED: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {"hosts": (), "ports": (80, 443), "addresses": ()}
+)
 """What network rules allow when no layer lists any. A skill or request may narrow this, not add to it."""
 
-_REMEMBERED = 4096
+_REMEMBERED = 1024
 _Named = TypeVar("_Named")
 
 
@@ -152,7 +156,7 @@ def _known(name: str | None, named: Mapping[str, _Named], what: str) -> _Named |
     if not isinstance(name, str):
         raise BadRequest(f"{what} must be a string", field=what)
     if name not in named:
-        raise BadRequest(f"unknown {what} {shown(name)}{did_you_mean(name, named)}", field=what)
+        raise BadRequest(f"unknown {what} {quoted(name)}{nearest(name, named)}", field=what)
     return named[name]
 
 

@@ -11,7 +11,7 @@ import ipaddress
 import re
 
 from belljar.errors import BadRequest
-from belljar.policy.suggestions import shown
+from belljar.strictyaml import quoted
 
 __all__ = ["address_range", "denied_range", "host_pattern", "port"]
 
@@ -24,20 +24,20 @@ _NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 
 def host_pattern(text: str) -> str:
     if "://" in text:
-        raise BadRequest(f"{shown(text)} has a scheme; write the host alone")
+        raise BadRequest(f"{quoted(text)} has a scheme; write the host alone")
     if _is_address(text) or _OCTETS.fullmatch(text) or _NUMERIC.fullmatch(text):
-        raise BadRequest(f"{shown(text)} is an address, not a host; addresses belong in `ips`, as ranges")
+        raise BadRequest(f"{quoted(text)} is an address, not a host; addresses belong in `ips`, as ranges")
     if re.search(r":[0-9*]+$", text):
-        raise BadRequest(f"{shown(text)} has a port; ports have a list of their own")
+        raise BadRequest(f"{quoted(text)} has a port; ports have a list of their own")
     if "/" in text or "@" in text:
-        raise BadRequest(f"{shown(text)} is not a host; write the name alone, without user or path")
+        raise BadRequest(f"{quoted(text)} is not a host; write the name alone, without user or path")
     if not text.isascii():
-        raise BadRequest(f"{shown(text)} is not ASCII; write international names in their `xn--` form")
+        raise BadRequest(f"{quoted(text)} is not ASCII; write international names in their `xn--` form")
     if text != text.lower():
-        raise BadRequest(f"{shown(text)} must be in lower case")
+        raise BadRequest(f"{quoted(text)} must be in lower case")
     if len(text) > _LONGEST or not all(_LABEL.fullmatch(label) for label in text.split(".")):
         raise BadRequest(
-            f"{shown(text)} is not a host pattern; write it like `api.example.com` or `*.example.com`, "
+            f"{quoted(text)} is not a host pattern; write it like `api.example.com` or `*.example.com`, "
             "`*` only as a whole label"
         )
     return text
@@ -52,10 +52,10 @@ def address_range(text: str) -> str:
         meant = None
     if meant is None:
         raise BadRequest(
-            f"{shown(text)} is not an address range; write it like `203.0.113.7` or `10.0.0.0/8`"
+            f"{quoted(text)} is not an address range; write it like `203.0.113.7` or `10.0.0.0/8`"
         )
     if meant.network_address != ipaddress.ip_address(text.partition("/")[0]):
-        raise BadRequest(f"{shown(text)} has bits past its prefix; did you mean `{meant}`?")
+        raise BadRequest(f"{quoted(text)} has bits past its prefix; did you mean `{meant}`?")
     return str(meant)
 
 

@@ -10,12 +10,14 @@ the others' and every one must allow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from belljar.models import Grant, Limits, NetworkRules, OnOutputLimit, PatternRules, RiskTier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 __all__ = ["FIELDS", "LIMIT_FIELDS", "OFF", "RULE_FIELDS", "SYSTEM", "Layer", "Policy", "Threshold"]
 
@@ -127,9 +129,7 @@ class Policy:
 
     def stated(self) -> dict[str, Any]:
         """The fields on which this layer has an opinion."""
-        return {
-            name: value for name in FIELDS if (value := getattr(self, name)) is not None and value != ()
-        }
+        return {name: value for name in FIELDS if (value := getattr(self, name)) is not None and value != ()}
 
 
 FIELDS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(

@@ -9,13 +9,16 @@ carries the unit. A wire name in a smaller unit (`max_stdout_bytes`) is rounded 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from belljar.errors import BadRequest
 from belljar.policy import units
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["BY_KEY", "BY_WIRE_NAME", "LIMITS", "Limit", "Unit"]
 

@@ -7,14 +7,17 @@ are simply other names, and other names are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from belljar.errors import BadRequest
 from belljar.models import RiskTier
 from belljar.policy.layers import Policy
-from belljar.policy.suggestions import did_you_mean, shown
+from belljar.strictyaml import nearest, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["BUILT_IN", "DEFAULT", "Role", "Tool", "check_name", "lineage"]
 
@@ -61,7 +64,7 @@ class Role:
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise BadRequest(
-            f"{shown(name)} is not a name; use 1 to 64 of `a-z`, `0-9`, `_`, `.` and `-`, "
+            f"{quoted(name)} is not a name; use 1 to 64 of `a-z`, `0-9`, `_`, `.` and `-`, "
             "with a letter or digit at both ends"
         )
 
@@ -75,7 +78,7 @@ def lineage(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
     while (parent := parents[line[-1]]) is not None and parent != DEFAULT:
         if parent not in parents:
             known = [*parents, DEFAULT]
-            raise BadRequest(f"inherits from {shown(parent)}, which is no role{did_you_mean(parent, known)}")
+            raise BadRequest(f"inherits from {quoted(parent)}, which is no role{nearest(parent, known)}")
         if parent in line:
             raise BadRequest(f"inherits from itself: {' → '.join([*line, parent])}")
         line.append(parent)

@@ -7,19 +7,21 @@ checked the same, wherever it is said. Readers take text and raise BadRequest.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from belljar.errors import BadRequest
 from belljar.models import Language, NetworkRules, OnOutputLimit, PatternRules, RiskTier
 from belljar.policy import hosts, units
 from belljar.policy.layers import OFF, Policy, Threshold
-from belljar.policy.suggestions import did_you_mean, shown
+from belljar.strictyaml import nearest, quoted
 
-__all__ = ["NETWORK_KEYS", "STATEMENTS", "Shape", "Statement", "compose"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["MOST_ITEMS", "NETWORK_KEYS", "STATEMENTS", "Shape", "Statement", "compose"]
 
 
 class Shape(StrEnum):
@@ -45,6 +47,9 @@ class Statement:
     """For rules: the attribute of the layer's rules that the list becomes."""
 
 
+MOST_ITEMS = 1000
+"""In one list."""
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 _LONGEST = 1024
@@ -60,7 +65,7 @@ def _choice(kind: type[_Choice]) -> Callable[[str], _Choice]:
             return kind(text)
         except ValueError:
             known = ", ".join(f"`{each}`" for each in kind)
-            raise BadRequest(f"{shown(text)} is none of {known}{did_you_mean(text, kind)}") from None
+            raise BadRequest(f"{quoted(text)} is none of {known}{nearest(text, kind)}") from None
 
     return read
 
@@ -78,7 +83,7 @@ def _language(text: str) -> Language:
 
 def _image(text: str) -> str:
     if len(text) > 255 or not _IMAGE.fullmatch(text) or ".." in text or "//" in text:
-        raise BadRequest(f"{shown(text)} is not an image name; write it like `python:3.12-slim`")
+        raise BadRequest(f"{quoted(text)} is not an image name; write it like `python:3.12-slim`")
     return text
 
 
@@ -86,22 +91,22 @@ def _path(text: str) -> str:
     _check_printable(text)
     parts = text.split("/")
     if parts[:2] != ["", _ROOT[1:]]:
-        raise BadRequest(f"{shown(text)} does not start with `{_ROOT}`, where every path of a run lies")
+        raise BadRequest(f"{quoted(text)} does not start with `{_ROOT}`, where every path of a run lies")
     if "\\" in text or not {"", ".", ".."}.isdisjoint(parts[2:]):
-        raise BadRequest(f"{shown(text)} has a part that is empty, `.`, `..` or holds a backslash")
+        raise BadRequest(f"{quoted(text)} has a part that is empty, `.`, `..` or holds a backslash")
     return text
 
 
 def _command(text: str) -> str:
     _check_printable(text)
     if text != text.strip():
-        raise BadRequest(f"{shown(text)} has spaces around it")
+        raise BadRequest(f"{quoted(text)} has spaces around it")
     return text
 
 
 def _check_printable(text: str) -> None:
     if not text or len(text) > _LONGEST or not text.isprintable():
-        raise BadRequest(f"{shown(text)} is empty, too long or holds characters that cannot be printed")
+        raise BadRequest(f"{quoted(text)} is empty, too long or holds characters that cannot be printed")
 
 
 def _port(text: str) -> int:
@@ -150,7 +155,9 @@ def compose(layer: str, limits: Mapping[str, float], said: Mapping[str, Any]) ->
         else:
             fields[statement.field] = value
     for field, parts in rules.items():
-        fields[field] = (_network(layer, parts) if field == "network_rules" else PatternRules(layer, **parts),)
+        fields[field] = (
+            _network(layer, parts) if field == "network_rules" else PatternRules(layer, **parts),
+        )
     return Policy(**fields)
 
 

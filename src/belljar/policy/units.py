@@ -12,7 +12,7 @@ from decimal import Decimal
 import durationpy
 
 from belljar.errors import BadRequest
-from belljar.policy.suggestions import shown
+from belljar.strictyaml import quoted
 
 __all__ = ["LARGEST", "duration", "number", "size", "whole"]
 
@@ -32,11 +32,11 @@ def duration(text: str) -> float:
     if _NUMBER.fullmatch(text):
         return number(text)
     if len(text) > 64 or not _DURATION.fullmatch(text):
-        raise BadRequest(f"{shown(text)} is not a duration; write it like `30s`, `1m30s` or `500ms`")
+        raise BadRequest(f"{quoted(text)} is not a duration; write it like `30s`, `1m30s` or `500ms`")
     try:
         seconds: float = durationpy.from_str(text).total_seconds()
     except durationpy.DurationError as exc:
-        raise BadRequest(f"{shown(text)} is too long a time") from exc
+        raise BadRequest(f"{quoted(text)} is too long a time") from exc
     _check_bounds(seconds, text)
     return seconds
 
@@ -46,10 +46,10 @@ def size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         hint = "say the unit" if _NUMBER.fullmatch(text) else "write it"
-        raise BadRequest(f"{shown(text)} is not a size; {hint}, like `512MB` or `10KiB`")
+        raise BadRequest(f"{quoted(text)} is not a size; {hint}, like `512MB` or `10KiB`")
     count = Decimal(match[1]) * 1024 ** _POWER[match[2][0].lower()]
     if count != int(count):
-        raise BadRequest(f"{shown(text)} is not a whole number of bytes")
+        raise BadRequest(f"{quoted(text)} is not a whole number of bytes")
     _check_bounds(int(count), text)
     return int(count)
 
@@ -57,7 +57,7 @@ def size(text: str) -> int:
 def number(text: str) -> float:
     """A plain decimal number, not negative: `1`, `0.5`."""
     if not _NUMBER.fullmatch(text):
-        raise BadRequest(f"{shown(text)} is not a number; write it like `2` or `0.5`")
+        raise BadRequest(f"{quoted(text)} is not a number; write it like `2` or `0.5`")
     _check_bounds(float(text), text)
     return float(text)
 
@@ -65,11 +65,11 @@ def number(text: str) -> float:
 def whole(text: str) -> int:
     """A plain decimal whole number, not negative."""
     if not re.fullmatch(r"[0-9]{1,16}", text):
-        raise BadRequest(f"{shown(text)} is not a whole number")
+        raise BadRequest(f"{quoted(text)} is not a whole number")
     _check_bounds(int(text), text)
     return int(text)
 
 
 def _check_bounds(value: float, text: str) -> None:
     if value > LARGEST:
-        raise BadRequest(f"{shown(text)} is too large")
+        raise BadRequest(f"{quoted(text)} is too large")

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from belljar.engines.jail import rootfs
 from belljar.engines.jail import syscalls as sc
+from belljar.guest import bundle
 
 
-def main(settings: dict[str, Any], bundle_fd: int, bootstrap: str) -> NoReturn:
+def main(settings: dict[str, Any]) -> NoReturn:
     namespaces = sc.CLONE_NEWNS | sc.CLONE_NEWPID
     if os.getuid() == 0:
         os.setgroups([])
@@ -36,9 +37,8 @@ def main(settings: dict[str, Any], bundle_fd: int, bootstrap: str) -> NoReturn:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     rootfs.enter(settings["tree"])
-    os.lseek(bundle_fd, 0, os.SEEK_SET)
     os.setsid()
-    start = f"{bootstrap}\nfrom_bundle = load({bundle_fd})\n"
-    start += "from belljar.engines.jail.launcher import main\nmain(from_bundle['settings'])\n"
-    python = settings["tree"]["python"]
-    os.execve(python, ["python3", "-c", start], settings["tree"]["env"])
+    os.lseek(settings["bundle"], 0, os.SEEK_SET)
+    tree = settings["tree"]
+    argv = bundle.command("python3", settings["bundle"], "belljar.engines.jail.launcher")
+    os.execve(tree["python"], argv, tree["env"])

@@ -36,6 +36,7 @@ START_S = 20.0
 """How long the launcher may take to come up, preloading included."""
 MAKE_S = 10.0
 _MODULES = (
+    "belljar.guest.bundle",
     *bundle.GUEST,
     *(
         f"belljar.engines.jail.{name}"
@@ -52,6 +53,13 @@ _MODULES = (
         )
     ),
 )
+_COMMON_ENV = {
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",  # caches would come back as artifacts
+}
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Told the CPU limit, numeric libraries do not start a thread per core of the host."""
+_WARM_ENV = {**_COMMON_ENV, **dict.fromkeys(_THREADS, "1")}  # the launcher must stay single-threaded
 _WEAKER = {"memory": "rlimit and watchdog", "pids": "rlimit", "cpu": "affinity"}
 _NO_COUNTERS = {"memory_peak": 0, "oom_kills": 0, "cpu_us": 0, "pids_peak": 0, "pids_refused": 0}
 
@@ -233,15 +241,12 @@ class JailEngine:
         return jar
 
     def _environment(self, cpu_cores: float) -> dict[str, str]:
-        threads = str(max(1, round(cpu_cores)))
-        numeric = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
         return {
             **self._tree.env,
+            **_COMMON_ENV,
             "HOME": "/tmp",
-            "LANG": "C.UTF-8",
-            "PYTHONDONTWRITEBYTECODE": "1",  # caches would come back as artifacts
             "TMPDIR": "/tmp",
-            **dict.fromkeys(numeric, threads),
+            **dict.fromkeys(_THREADS, str(max(1, round(cpu_cores)))),
         }
 
 
@@ -265,7 +270,7 @@ class _Launcher:
                 "rootfs": tree.rootfs,
                 "python_prefix": tree.python_prefix,
                 "python": tree.python,
-                "env": {**tree.env, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                "env": {**tree.env, **_WARM_ENV},
             },
             "preload": preload,
             "control": theirs.fileno(),
@@ -376,27 +381,22 @@ def _spawn(
     settings: Mapping[str, object], control: socket.socket, inherited: list[int], errors: Any
 ) -> subprocess.Popen[bytes]:
     """The host's Python with the bundle on a descriptor; `boot` takes it from there."""
-    bundle_fd = os.memfd_create("belljar-bundle", 0)
+    fd = os.memfd_create("belljar", 0)
     try:
-        with open(bundle_fd, "wb", closefd=False) as file:
-            file.write(bundle.pack(_MODULES, dict(settings)))
-        os.lseek(bundle_fd, 0, os.SEEK_SET)
-        start = (
-            f"{bundle.BOOTSTRAP}\nbundle = load(os.dup({bundle_fd}))\n"
-            f"from belljar.engines.jail.boot import main\n"
-            f"main(bundle['settings'], {bundle_fd}, {bundle.BOOTSTRAP!r})\n"
-        )
+        with open(fd, "wb", closefd=False) as file:
+            file.write(bundle.pack(_MODULES, {**settings, "bundle": fd}))
+        os.lseek(fd, 0, os.SEEK_SET)
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", start],
+            bundle.command(sys.executable, fd, "belljar.engines.jail.boot", "-I", "-S"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            pass_fds=[control.fileno(), bundle_fd, *inherited],
+            pass_fds=[control.fileno(), fd, *inherited],
             env={},
             cwd="/",
         )
     finally:
-        os.close(bundle_fd)
+        os.close(fd)
 
 
 def _host_pid(pidfd: int) -> int:

@@ -28,12 +28,13 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from typing import Any, NoReturn
 
 from belljar.engines.jail import mounts, network, privileges, userns
 from belljar.engines.jail import syscalls as sc
-from belljar.engines.jail.cgroup import Cgroup, Parents
+from belljar.engines.jail.cgroup import Cgroup, Doors, Parents
 from belljar.guest import protocol
 from belljar.guest.agent import Agent
 
@@ -45,6 +46,8 @@ _NAMESPACES = (
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
+    os.close(settings["bundle"])
+    sys.path.remove("")  # of `python3 -c`; a script's folder takes its place
     for module in settings["preload"]:
         importlib.import_module(module)
     # What is here now is shared by every fork: keep the collector from touching, and so copying, it.
@@ -89,33 +92,27 @@ class Launcher:
         socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
     def _make(self, order: dict[str, Any], channel_fd: int) -> None:
-        """One jar. The child waits for our word: first its ids are mapped and its cgroup is set."""
-        started = time.perf_counter()
+        """One jar. The child waits for our word: first its ids must be mapped."""
+        clock = _Clock()
         name = order["jar"]
         cgroup = Cgroup(self._parents, name)
-        v2_fd = None
+        doors = Doors(None, [])
         go_read, go_write = os.pipe()
         try:
             if self._parents:
                 cgroup.create(order["cgroup"])
-                v2_fd = cgroup.v2_fd()
-            cgroup_ready = time.perf_counter()
-            pid = sc.fork_into(_NAMESPACES, v2_fd)
+                doors = cgroup.open_doors()
+            clock.mark("cgroup")
+            pid = sc.fork_into(_NAMESPACES, doors.v2)
             if pid == 0:
                 os.close(go_write)
-                self._become_guest(order, channel_fd, go_read)
-            forked = time.perf_counter()
+                self._become_guest(order, channel_fd, go_read, doors)
+            clock.mark("fork")
             self._jars[pid] = name
             userns.map_ids(pid, order["uid"])
-            cgroup.attach(pid)
             pidfd = os.pidfd_open(pid)
-            attached = time.perf_counter()
             os.write(go_write, b"g")
-            timings = {
-                "cgroup": cgroup_ready - started + attached - forked,
-                "fork": forked - cgroup_ready,
-            }
-            self._tell({"jar": name, "made": timings}, (pidfd,))
+            self._tell({"jar": name, "made": clock.seconds}, (pidfd,))
             os.close(pidfd)
         except OSError as error:
             # Without a "go" the child, if there is one, ends by itself and is reaped as any other.
@@ -123,7 +120,8 @@ class Launcher:
             if name not in self._jars.values():
                 self._clean(name)
         finally:
-            for fd in (go_read, go_write, channel_fd, *(() if v2_fd is None else (v2_fd,))):
+            doors.close()
+            for fd in (go_read, go_write, channel_fd):
                 os.close(fd)
 
     def _reap(self) -> None:
@@ -147,11 +145,11 @@ class Launcher:
         else:
             self._tell({"jar": name, "gone": ""})
 
-    def _become_guest(self, order: dict[str, Any], channel_fd: int, go_fd: int) -> NoReturn:
+    def _become_guest(self, order: dict[str, Any], channel_fd: int, go_fd: int, doors: Doors) -> NoReturn:
         """In the child; never returns."""
         try:
             signal.set_wakeup_fd(-1)
-            agent = self._seal(order, channel_fd, go_fd)
+            agent = self._seal(order, channel_fd, go_fd, doors)
             agent.serve()
         except BaseException as error:
             text = f"{type(error).__name__}: {error}"
@@ -159,16 +157,16 @@ class Launcher:
         finally:
             os._exit(0)
 
-    def _seal(self, order: dict[str, Any], channel_fd: int, go_fd: int) -> Agent:
+    def _seal(self, order: dict[str, Any], channel_fd: int, go_fd: int, doors: Doors) -> Agent:
         """The containment, in order. Up to `give_up` the child is all-powerful over its own jar only."""
         clock = _Clock()
+        doors.walk_in()
         if os.read(go_fd, 1) != b"g":
             raise OSError("the launcher gave up on this jar")
-        clock.mark("wait")
+        clock.mark("join")
         userns.become_inside()
-        if self._parents:
-            # After the move: the root of the namespace is where we are now, so a program sees "/".
-            sc.unshare(sc.CLONE_NEWCGROUP)
+        # After the move: the root of the namespace is where we are now, so a program sees "/".
+        sc.unshare(sc.CLONE_NEWCGROUP)
         socket.sethostname("belljar")
         network.raise_loopback()
         clock.mark("namespaces")

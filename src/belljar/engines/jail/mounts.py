@@ -46,13 +46,13 @@ def mount_proc() -> int:
     choice when memory runs out. A program cannot do the reverse, because its /proc is read-only.
     """
     sc.mount("proc", "/proc", "proc", _NO_PROGRAMS, "hidepid=2")
+    writable = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    sc.mount("/proc", "/proc", None, sc.MS_BIND)
+    sc.mount("", "/proc", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _NO_PROGRAMS)
     for name in HIDDEN_IN_PROC:
         path = f"/proc/{name}"
         if os.path.exists(path):
             sc.mount("/run" if os.path.isdir(path) else "/dev/null", path, None, sc.MS_BIND)
-    writable = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-    sc.mount("/proc", "/proc", None, sc.MS_BIND | sc.MS_REC)
-    sc.mount("", "/proc", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _NO_PROGRAMS)
     return writable
 
 
@@ -63,7 +63,7 @@ def mount_workspace(workspace_mb: int, workspace_files: int, tmp_mb: int) -> dic
     be, its folders are bound into /workspace, and the real /tmp covers it. `inputs` is bound
     read-only: only the descriptor, opened through the covered mount, can write there.
     """
-    _tmpfs("/tmp", _GUARDED, workspace_mb, workspace_files)
+    _tmpfs("/tmp", _GUARDED, workspace_mb, workspace_files, mode="755")
     descriptors = {}
     for area in AREAS:
         os.mkdir(f"/tmp/{area}", 0o755)
@@ -76,5 +76,5 @@ def mount_workspace(workspace_mb: int, workspace_files: int, tmp_mb: int) -> dic
     return descriptors
 
 
-def _tmpfs(target: str, flags: int, size_mb: int, files: int) -> None:
-    sc.mount("tmpfs", target, "tmpfs", flags, f"size={size_mb}m,nr_inodes={files},mode=755")
+def _tmpfs(target: str, flags: int, size_mb: int, files: int, mode: str = "1777") -> None:
+    sc.mount("tmpfs", target, "tmpfs", flags, f"size={size_mb}m,nr_inodes={files},mode={mode}")

@@ -78,7 +78,7 @@ def _mounts(pid: int) -> list[str]:
                 root_read_only |= point == "/"
             elif kind == "tmpfs":
                 writable.add(point)
-            elif kind not in ("proc", "devtmpfs"):
+            elif kind != "proc":
                 raise PostureMismatch(f"{point} of the jar is a writable {kind}")
     if not root_read_only:
         raise PostureMismatch("the root of the jar is writable")

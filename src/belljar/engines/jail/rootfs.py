@@ -113,6 +113,8 @@ def _make_dev() -> None:
         target = f"{_STAGE}/dev/{name}"
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o666))
         sc.mount(f"/dev/{name}", target, None, sc.MS_BIND)
+        # Read-only guards the node, its mode and times; reading and writing the device goes on.
+        sc.lock_mounts(target, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID)
     os.mkdir(f"{_STAGE}/dev/shm")
     os.symlink("/proc/self/fd", f"{_STAGE}/dev/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):

@@ -33,6 +33,11 @@ SECCOMP_MODE_FILTER = 2
 _CLONE3, _MOUNT_SETATTR = 435, 442
 _PIVOT_ROOT, _CAPSET = {"x86_64": (155, 126), "aarch64": (41, 91)}.get(platform.machine(), (-1, -1))
 
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 
@@ -106,11 +111,7 @@ def drop_capabilities() -> None:
 
 def install_seccomp(program: bytes) -> None:
     """Install a compiled filter, seccomp(2). Needs no_new_privs."""
-
-    class SockFprog(ctypes.Structure):
-        _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-    fprog = SockFprog(len(program) // 8, program)
+    fprog = _SockFprog(len(program) // 8, program)
     zero = ctypes.c_ulong(0)
     result = _libc.prctl(
         ctypes.c_int(PR_SET_SECCOMP),

@@ -1,0 +1,42 @@
+# Everything runs in .venv, which `make install` creates; no target needs root.
+PYTHON ?= python3
+VENV := .venv
+IN_VENV := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: help install run test check bench-policy lock
+
+help:  ## Say what can be made.
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+install: $(STAMP)  ## Create .venv with belljar and all that development needs.
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "belljar needs Python 3.11 or newer as $(PYTHON); try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+		{ echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+run: install  ## Explain what the default policy grants.
+	$(VENV)/bin/belljar policy explain
+
+test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest.
+	$(IN_VENV) -m pytest $(ARGS)
+
+check: install  ## Lint, formatting, types.
+	$(IN_VENV) -m ruff check
+	$(IN_VENV) -m ruff format --check
+	$(IN_VENV) -m mypy
+
+bench-policy: install  ## How long a policy decision takes.
+	$(IN_VENV) bench/bench_policy.py
+
+lock:  ## Write requirements.lock anew, with the newest versions that pyproject.toml allows.
+	set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	$(PYTHON) -m venv "$$fresh"; \
+	"$$fresh/bin/python" -m pip install --quiet --disable-pip-version-check '.[dev]'; \
+	{ echo '# Versions that belljar is developed and tested with. Written by `make lock`.'; \
+	  "$$fresh/bin/python" -m pip freeze --exclude belljar; } > requirements.lock

@@ -1,0 +1,202 @@
+"""The terminal's door: verbs, tables and exit statuses.
+
+Nothing but typer is imported here; each verb imports what it needs when it is called, so that
+`belljar --version` stays quick. Exit status 2 is bad input or a refusal.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from belljar import __version__
+from belljar.errors import BadRequest, BelljarError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from belljar.policy.decisions import Decision, PolicySet
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="belljar",
+    help="Run an agent's code under glass: sealed, limited, watched, and with a receipt.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+policy_app = typer.Typer(help="What may run, and with what.", no_args_is_help=True)
+app.add_typer(policy_app, name="policy")
+
+
+def main() -> None:
+    """The `belljar` command. Every failure of ours is one line on stderr; no traceback."""
+    # What a program or a file gave us may hold characters that this terminal's encoding lacks.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a reader that went away shows here, not while the interpreter ends
+    except BelljarError as error:
+        print(f"belljar: {error.code}: {error.message}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"belljar {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def belljar(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None: ...
+
+
+@policy_app.command("check")
+def policy_check(file: Annotated[str, typer.Argument(help="A policy file.")]) -> None:
+    """Say whether a policy file can be used; if not, what is wrong and in which line."""
+    from belljar.policy.files import load
+    from belljar.policy.roles import Tool
+
+    policies = load(file)
+    tools = [tool for tool in policies.tools.values() if tool != Tool(tool.name)]  # not just built in
+    typer.echo(f"{policies.name}: ok, {_count(policies.roles, 'role')}, {_count(tools, 'tool')}")
+
+
+@policy_app.command("explain")
+def policy_explain(
+    policy: Annotated[str | None, typer.Option(help="A policy file.")] = None,
+    profile: Annotated[str | None, typer.Option(help="A policy that comes with belljar.")] = None,
+    role: Annotated[str | None, typer.Option(help="A role of the policy.")] = None,
+    tool: Annotated[str | None, typer.Option(help="A tool.")] = None,
+    skill: Annotated[str | None, typer.Option(help="A skill's manifest.json.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="What a request asks for: limits.memory_mb=1024."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show every field of the grant, the layer that set it, and how far a request could go."""
+    from belljar.policy import manifests
+    from belljar.policy.decisions import decide
+
+    decision = decide(
+        _policies(policy, profile),
+        role=role,
+        tool=tool,
+        skill=manifests.load(skill) if skill is not None else None,
+        overrides=_overrides(set_ or ()),
+    )
+    if as_json:
+        typer.echo(_decision_json(decision))
+    else:
+        _print_decision(decision)
+
+
+def _policies(policy: str | None, profile: str | None) -> PolicySet:
+    from belljar.policy.files import load, load_profile
+
+    if policy is None:
+        return load_profile(profile if profile is not None else "default")
+    if profile is not None:
+        raise BadRequest("--policy and --profile exclude each other; give one of them", field="profile")
+    return load(policy)
+
+
+def _overrides(settings: Iterable[str]) -> dict[str, object]:
+    """`name=value` pairs; a value that is JSON is taken as such, any other as text."""
+    import json
+
+    overrides: dict[str, object] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise BadRequest("--set needs a name and a value, like `limits.memory_mb=1024`", field="set")
+        if name in overrides:
+            raise BadRequest(f"--set {name} is given twice", field="set")
+        try:
+            overrides[name] = json.loads(text)
+        except (ValueError, RecursionError):
+            overrides[name] = text
+    return overrides
+
+
+def _decision_json(decision: Decision) -> str:
+    import json
+    from dataclasses import asdict
+
+    from belljar.models import canonical_json
+
+    rows = [row._asdict() | {"value": _as_data(row.value)} for row in decision.explain()]
+    answer = {"grant": asdict(decision.grant), "digest": decision.grant.digest, "fields": rows}
+    return json.dumps(json.loads(canonical_json(answer)), indent=2)
+
+
+def _as_data(value: Any) -> Any:
+    from dataclasses import asdict, is_dataclass
+
+    if isinstance(value, tuple):
+        return [_as_data(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _print_decision(decision: Decision) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("field", "value", "layer", "ceiling", "ceiling's layer", header_style="bold")
+    for row in decision.explain():
+        cells = (row.field, _shown(row.value), row.layer, _shown(row.ceiling), row.ceiling_layer or "-")
+        table.add_row(*map(Text, cells))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # for whoever reads it later: no line breaks for a screen that is not there
+    console.print(table)
+
+
+def _shown(value: Any) -> str:
+    from belljar.models import NetworkRules, PatternRules
+
+    if value is None or value == ():
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value)) or "none"
+    if isinstance(value, tuple):
+        return "\n".join(_shown(item) for item in value)
+    if isinstance(value, PatternRules | NetworkRules):
+        parts = [
+            f"{name}={', '.join(map(str, part)) or 'none'}"
+            for name in value.__slots__
+            if name != "layer" and (part := getattr(value, name)) is not None and (part or name in _ALLOWING)
+        ]
+        return f"{value.layer}: {'; '.join(parts)}"
+    return str(value)
+
+
+_ALLOWING = ("allow", "hosts", "ports", "addresses")
+
+
+def _count(things: Any, noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
