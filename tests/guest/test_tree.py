@@ -290,6 +290,11 @@ def test_shrinking_while_read_ends_early(root: Path, dirfd: int) -> None:
     os.close(fd)
 
 
+def test_size_is_judged_before_anything_is_read(root: Path, dirfd: int) -> None:
+    make_sparse(root / "file")
+    assert refused(lambda: tree.open_regular(dirfd, "file", cap=1 << 20)) == tree.TOO_LARGE
+
+
 def test_nothing_at_all_is_read_past_a_cap_of_zero(root: Path, dirfd: int) -> None:
     (root / "empty").touch()
     assert tree.read_file(dirfd, "empty", cap=0) == b""
@@ -354,8 +359,10 @@ def test_listing_names_directories_when_asked(root: Path, dirfd: int) -> None:
 def test_listing_starts_anew_each_time(root: Path, dirfd: int) -> None:
     (root / "one").touch()
     (root / "two").touch()
-    next(iter(tree.listing(dirfd, max_entries=10)))
+    unfinished = tree.listing(dirfd, max_entries=10)
+    next(unfinished)
     assert set(listed(dirfd)) == set(listed(dirfd)) == {b"one", b"two"}
+    assert len(list(unfinished)) == 1
 
 
 def test_every_name_a_file_can_have_is_listed_and_can_be_read(way: str, root: Path, dirfd: int) -> None:
@@ -399,10 +406,10 @@ def test_listing_stops_at_the_deadline(root: Path, dirfd: int) -> None:
 
 
 def test_shallow_files_come_first(root: Path, dirfd: int) -> None:
-    (root / "a" / "b").mkdir(parents=True)
-    for path in ("a/b/deep", "a/middle", "shallow"):
-        (root / path).touch()
-    assert list(listed(dirfd)) == [b"shallow", b"a/middle", b"a/b/deep"]
+    for path in ("a/x/deep", "b/x/deep", "a/middle", "b/middle", "shallow"):
+        tree.write_file(dirfd, path, b"")
+    names = [path.rpartition(b"/")[2] for path in listed(dirfd)]
+    assert names == [b"shallow", b"middle", b"middle", b"deep", b"deep"]
 
 
 def test_deep_tree_is_listed_with_few_descriptors(deep: Path, dirfd: int) -> None:
@@ -516,6 +523,21 @@ def test_planted_thing_is_replaced_and_not_followed(
     assert not (root / "main.py").is_symlink()
     assert (root.parent / "secret" / "file").read_bytes() == SECRET
     assert sorted(os.listdir(root)) == ["main.py"]
+
+
+def test_link_planted_at_the_last_moment_is_not_followed(
+    root: Path, dirfd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+
+    def unlink_and_plant(name: bytes, *, dir_fd: int) -> None:
+        unlink(name, dir_fd=dir_fd)
+        os.symlink("../secret/file", name, dir_fd=dir_fd)
+
+    (root / "main.py").touch()
+    monkeypatch.setattr(os, "unlink", unlink_and_plant)
+    assert refused(lambda: tree.write_file(dirfd, "main.py", PUBLIC)) == tree.UNREADABLE
+    assert (root.parent / "secret" / "file").read_bytes() == SECRET
 
 
 def test_planted_parent_is_refused_and_not_followed(root: Path, dirfd: int) -> None:

@@ -58,12 +58,6 @@ def no_wider(name: str, narrow: Any, wide: Any) -> bool:
     return bool(narrow <= wide)
 
 
-def as_sets(policy: Policy) -> dict[str, Any]:
-    """Field by field; the order of rules that one side already held is not the merge's business."""
-    values = {each.name: getattr(policy, each.name) for each in fields(Policy)}
-    return {name: frozenset(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
 @given(POLICIES, POLICIES)
 def test_narrowing_is_never_wider_than_either_side(one: Policy, other: Policy) -> None:
     both = one.narrowed_by(other)
@@ -74,19 +68,24 @@ def test_narrowing_is_never_wider_than_either_side(one: Policy, other: Policy) -
 
 @given(POLICIES)
 def test_narrowing_by_itself_changes_nothing(one: Policy) -> None:
-    assert as_sets(one.narrowed_by(one)) == as_sets(one)
+    once = one.narrowed_by(one)
+    for each in fields(Policy):
+        before, after = getattr(one, each.name), getattr(once, each.name)
+        if isinstance(before, tuple):  # the merge puts rules in order, each once
+            before, after = set(before), set(after)
+        assert before == after, each.name
 
 
 @given(POLICIES, POLICIES)
 def test_narrowing_does_not_depend_on_the_side(one: Policy, other: Policy) -> None:
-    assert as_sets(one.narrowed_by(other)) == as_sets(other.narrowed_by(one))
+    assert one.narrowed_by(other) == other.narrowed_by(one)
 
 
 @given(POLICIES, POLICIES, POLICIES)
 def test_narrowing_does_not_depend_on_the_grouping(one: Policy, two: Policy, three: Policy) -> None:
     left = one.narrowed_by(two).narrowed_by(three)
     right = one.narrowed_by(two.narrowed_by(three))
-    assert as_sets(left) == as_sets(right)
+    assert left == right
 
 
 @given(POLICIES)

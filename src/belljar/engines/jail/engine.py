@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import os
 import platform
 import secrets
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from belljar.engines.jail import posture, probe
 from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.engines.jail.delegation import Claim, NoDelegation, claim
 from belljar.engines.jail.uids import Uids
+from belljar.engines.jail.watchdog import Watchdog
 from belljar.engines.link import GuestJar, Link
 from belljar.errors import EngineUnavailable, GrantNotEnforceable
 from belljar.guest import bundle
@@ -61,7 +64,6 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEX
 """Told the CPU limit, numeric libraries do not start a thread per core of the host."""
 _WARM_ENV = {**_COMMON_ENV, **dict.fromkeys(_THREADS, "1")}  # the launcher must stay single-threaded
 _WEAKER = {"memory": "rlimit and watchdog", "pids": "rlimit", "cpu": "affinity"}
-_NO_COUNTERS = {"memory_peak": 0, "oom_kills": 0, "cpu_us": 0, "pids_peak": 0, "pids_refused": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,14 +198,23 @@ class JailEngine:
             "tmp_mb": limits.tmp_mb,
             "nofile": limits.nofile,
             "pids": limits.pids,
+            # Where no cgroup holds them, weaker layers do.
             "data_bytes": None if self._claim else limits.memory_mb << 20,
+            "cpus": None if self._claim else math.ceil(limits.cpu_cores),
         }
         try:
             link, pidfd, gone, timings = await launcher.make(name, order)
         except BaseException:
             self._uids.give_back(uid)
             raise
-        cgroup = Cgroup(self._claim.parents, name) if self._claim else None
+        pid = _host_pid(pidfd)
+        cgroup, watchdog = None, None
+        if self._claim is not None:
+            cgroup = Cgroup(self._claim.parents, name)
+            counters = cgroup.counters
+        else:
+            watchdog = Watchdog(pid, limits.memory_mb << 20, partial(link.open, "signal", signal=9))
+            counters = watchdog.counters
 
         def kill() -> None:
             try:
@@ -212,6 +223,8 @@ class JailEngine:
                 pass
 
         async def destroy() -> None:
+            if watchdog is not None:
+                watchdog.close()
             await gone.wait()
             os.close(pidfd)
             if self._uids is not None:
@@ -222,16 +235,15 @@ class JailEngine:
             link,
             base_env=self._environment(limits.cpu_cores),
             held_by=self._claim.held_by if self._claim else _WEAKER,
-            counters=cgroup.counters if cgroup else lambda: _NO_COUNTERS,
+            counters=counters,
             kill=kill,
             destroy=destroy,
             timings=timings,
         )
         try:
-            root = os.getuid() == 0
             jar.posture = posture.check(
-                _host_pid(pidfd),
-                uid if root else None,
+                pid,
+                uid if os.getuid() == 0 else None,
                 wanted if cgroup else None,
                 cgroup.limits() if cgroup else None,
             )

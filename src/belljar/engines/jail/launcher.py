@@ -174,6 +174,7 @@ class Launcher:
         areas = mounts.mount_workspace(order["workspace_mb"], order["workspace_files"], order["tmp_mb"])
         clock.mark("mounts")
         privileges.set_rlimits(order["nofile"], order["pids"], order["data_bytes"])
+        privileges.stay_on(order["cpus"])
         privileges.close_descriptors([channel_fd, proc_fd, *areas.values()])
         privileges.give_up(self._seccomp)
         clock.mark("seccomp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 
 from belljar.engines.jail import syscalls
@@ -25,6 +26,13 @@ def set_rlimits(nofile: int, pids: int, data_bytes: int | None) -> None:
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(limit, (value, value))
+
+
+def stay_on(cpus: int | None) -> None:
+    """Where no cgroup holds the CPU limit: so many CPUs, chosen by chance so that jars spread."""
+    if cpus is not None:
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, random.sample(allowed, min(cpus, len(allowed))))
 
 
 def close_descriptors(keep: list[int]) -> None:
