@@ -14,7 +14,7 @@ install: $(STAMP)  ## Create .venv with belljar and all that development needs.
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "belljar needs Python 3.11 or newer as $(PYTHON); try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' || \
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'

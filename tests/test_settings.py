@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from belljar.errors import BadConfig
+from belljar.execution.hostpaths import Environment
 from belljar.models import Limits
-from belljar.settings import SETTINGS, Config, Layer, Setting, limits_from
+from belljar.settings import SETTINGS, Config, Layer, RuntimeMode, Setting, limits_from
 
 LIMITS = [one.name for one in fields(Limits)]
 
@@ -105,6 +106,10 @@ def test_a_default_is_a_value_of_its_kind(setting: Setting) -> None:
 
 def test_what_could_weaken_a_jar_or_move_a_secret_is_not_for_projects() -> None:
     assert {setting.key for setting in SETTINGS if not setting.project} == NOT_FOR_PROJECTS
+
+
+def test_runtime_modes_are_the_environments_of_the_path_adapter() -> None:
+    assert set(RuntimeMode) == set(Environment)
 
 
 def test_config_cannot_be_changed() -> None:

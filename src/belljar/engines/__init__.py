@@ -1,1 +1,3 @@
-"""Where a jar runs: one module per engine, each behind the same contract."""
+"""Where programs run: the contract in `base`, and an engine for each way to keep it."""
+
+from __future__ import annotations

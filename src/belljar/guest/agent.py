@@ -152,8 +152,12 @@ class Agent:
         if wanted and fd not in self._writers:
             self._writers[fd] = program
             self._poll.register(fd, select.POLLOUT)
-        elif not wanted and self._writers.pop(fd, None):
-            self._poll.unregister(fd)
+        elif not wanted and fd in self._writers:
+            self._forget_writer(fd)
+
+    def _forget_writer(self, fd: int) -> None:
+        del self._writers[fd]
+        self._poll.unregister(fd)
 
     def _pass_on(self, program: Program, sink: Sink, kind: int) -> None:
         data = sink.read(self._null_fd)
@@ -186,8 +190,8 @@ class Agent:
         for sink in (program.stdout, program.stderr):
             while sink.fd in self._readers:  # no writer lives, so this comes to an end
                 self._pass_on(*self._readers[sink.fd])
-        if self._writers.pop(program.stdin_fd, None):
-            self._poll.unregister(program.stdin_fd)
+        if program.stdin_fd in self._writers:
+            self._forget_writer(program.stdin_fd)
         program.close_stdin()
         del self._programs[program.stream]
         self._tell(
@@ -288,4 +292,3 @@ def _is_full(place: int | str) -> bool:
     except OSError:
         return False
     return space.f_bavail == 0 or (space.f_files > 0 and space.f_favail == 0)
-

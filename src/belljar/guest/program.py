@@ -115,6 +115,7 @@ def _enter(spec: dict[str, Any], stdio: tuple[int, int, int], proc_fd: int) -> N
         _offer_to_oom_killer(3)
         os.close(3)
         os.umask(0o022)
+        os.makedirs(spec["cwd"], exist_ok=True)
         os.chdir(spec["cwd"])
         os.environ.clear()
         os.environ.update(spec["env"])
@@ -148,6 +149,6 @@ def _run(spec: dict[str, Any]) -> NoReturn:
 
 def _fail(name: str, error: OSError) -> NoReturn:
     """As a shell would: 127 when there is no such program, 126 when it cannot be run."""
-    message = "belljar: cannot run %s: %s\n" % (ascii(name), os.strerror(error.errno or errno.EIO))
+    message = f"belljar: cannot run {ascii(name)}: {os.strerror(error.errno or errno.EIO)}\n"
     os.write(2, message.encode())
     os._exit(127 if error.errno == errno.ENOENT else 126)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 OPEN, DATA, EOF, OUT, ERR, NOTE, END = range(1, 8)
 
-MAX_PAYLOAD = 1 << 20
+MAX_PAYLOAD = 4 << 20
 CHUNK = 1 << 16
 HEADER = struct.Struct(">BII")
 
@@ -54,7 +54,7 @@ class ProtocolError(Exception):
 
 def encode(kind: int, stream: int, payload: bytes = b"") -> bytes:
     if len(payload) > MAX_PAYLOAD:
-        raise ProtocolError("payload of %d bytes is too large" % len(payload))
+        raise ProtocolError(f"payload of {len(payload)} bytes is too large")
     return HEADER.pack(kind, stream, len(payload)) + payload
 
 
@@ -83,9 +83,9 @@ class Decoder:
             while len(self._buffer) - start >= HEADER.size:
                 kind, stream, length = HEADER.unpack_from(self._buffer, start)
                 if not OPEN <= kind <= END:
-                    raise ProtocolError("unknown kind of frame: %d" % kind)
+                    raise ProtocolError(f"unknown kind of frame: {kind}")
                 if length > MAX_PAYLOAD:
-                    raise ProtocolError("frame of %d bytes is too large" % length)
+                    raise ProtocolError(f"frame of {length} bytes is too large")
                 body = start + HEADER.size
                 if len(self._buffer) < body + length:
                     break

@@ -61,9 +61,9 @@ _syscall.restype = ctypes.c_long
 _SYS_OPENAT2 = 437
 _RESOLVE = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
 _TRIES = 8
-# No such call, or a seccomp filter that does not know it; a path longer than one call takes; and two that
-# do not say enough: a link where a directory should be, a lease that may be gone by now.
-_WALK_INSTEAD = (errno.ENOSYS, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EAGAIN, errno.EINTR)
+# No such call, or a seccomp filter that does not know it; a path longer than one call takes; no luck in all
+# tries; and ENOTDIR, which the walk tells apart from a link where a directory should be.
+_WALK_INSTEAD = (errno.ENOSYS, errno.EPERM, errno.ENAMETOOLONG, errno.EAGAIN, errno.EINTR, errno.ENOTDIR)
 
 _CAREFUL = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | _CAREFUL
@@ -77,7 +77,7 @@ class Refusal(Exception):
     """This path was not opened, read or written; `reason` is one of `REASONS`."""
 
     def __init__(self, reason: str, path: bytes, detail: str = "") -> None:
-        super().__init__(f"{display_name(path)}: {detail or reason}")
+        super().__init__(f"{display_name(path) or 'file'}: {detail or reason}")
         self.reason = reason
 
 
@@ -181,8 +181,8 @@ def listing(
 
     Every name met counts towards `max_entries`, and its whole path towards `max_name_bytes`; when one of
     them or the time (`deadline`, on `clock`) runs out, the listing ends with a Skip of TOO_MANY. A
-    directory `max_depth` components deep is skipped as TOO_DEEP. One descriptor is open at a time, however
-    deep the tree, because each directory is opened anew from `dirfd`.
+    directory `max_depth` components deep is skipped as TOO_DEEP. However deep the tree, one directory is
+    open at a time, because each is opened anew from `dirfd`. Directories are named only if asked for.
     """
     pending = deque([b""])
     while pending:
@@ -245,9 +245,10 @@ class Upload:
 
     def close(self, mtime_ns: int | None = None) -> os.stat_result:
         """What the file is now that all of it is written; dated `mtime_ns` where that is given."""
-        if mtime_ns is not None:
-            os.utime(self._fd, ns=(mtime_ns, mtime_ns))
-        written = os.fstat(self._fd)
+        with _refusing(self.path):
+            if mtime_ns is not None:
+                os.utime(self._fd, ns=(mtime_ns, mtime_ns))
+            written = os.fstat(self._fd)
         self._release()
         return written
 

@@ -58,7 +58,9 @@ class Claim:
 
 def claim(parent: str | None = None) -> Claim:
     """A place to make cgroups in; NoDelegation when memory, pids and cpu cannot all be limited."""
-    return Claim(_bases(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text(), parent))
+    return Claim(
+        _bases(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text(), parent)
+    )
 
 
 def _bases(mountinfo: str, membership: str, parent: str | None) -> dict[str, Path]:

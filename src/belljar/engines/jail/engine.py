@@ -19,7 +19,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,8 @@ class JailEngine:
             "workspace_files": limits.workspace_files,
             "tmp_mb": limits.tmp_mb,
             "nofile": limits.nofile,
-            "pids": limits.pids,
+            # The cgroup's limit, which counts what it refuses, is to be met first; the guest is one process.
+            "processes": limits.pids + 1 if self._claim is None else 2 * limits.pids + 1,
             # Where no cgroup holds them, weaker layers do.
             "data_bytes": None if self._claim else limits.memory_mb << 20,
             "cpus": None if self._claim else math.ceil(limits.cpu_cores),
@@ -213,7 +213,7 @@ class JailEngine:
             cgroup = Cgroup(self._claim.parents, name)
             counters = cgroup.counters
         else:
-            watchdog = Watchdog(pid, limits.memory_mb << 20, partial(link.open, "signal", signal=9))
+            watchdog = Watchdog(pid, limits.memory_mb << 20, lambda: link.open("signal", signal=9))
             counters = watchdog.counters
 
         def kill() -> None:
@@ -287,7 +287,9 @@ class _Launcher:
             "preload": preload,
             "control": theirs.fileno(),
             "cgroups": dict(parents),
-            "seccomp": base64.b64encode(seccomp.compile_profile(seccomp.load_profile(), platform.machine())).decode(),
+            "seccomp": base64.b64encode(
+                seccomp.compile_profile(seccomp.load_profile(), platform.machine())
+            ).decode(),
         }
         process = await asyncio.to_thread(_spawn, settings, theirs, list(parents.values()), errors)
         theirs.close()
@@ -376,11 +378,9 @@ class _Launcher:
         asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
         error = EngineUnavailable(f"the jail's launcher ended: {why}")
-        for future in [self._ready, *(making.made for making in self._making.values())]:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # seen: nobody may be waiting for it
+        _fail(self._ready, error)
         for making in self._making.values():
+            _fail(making.made, error)
             making.gone.set()
 
     def _last_words(self) -> str:
@@ -409,6 +409,12 @@ def _spawn(
         )
     finally:
         os.close(fd)
+
+
+def _fail(future: asyncio.Future[Any], error: EngineUnavailable) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # seen: nobody may be waiting for it
 
 
 def _host_pid(pidfd: int) -> int:

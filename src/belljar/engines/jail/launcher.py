@@ -173,7 +173,7 @@ class Launcher:
         proc_fd = mounts.mount_proc()
         areas = mounts.mount_workspace(order["workspace_mb"], order["workspace_files"], order["tmp_mb"])
         clock.mark("mounts")
-        privileges.set_rlimits(order["nofile"], order["pids"], order["data_bytes"])
+        privileges.set_rlimits(order["nofile"], order["processes"], order["data_bytes"])
         privileges.stay_on(order["cpus"])
         privileges.close_descriptors([channel_fd, proc_fd, *areas.values()])
         privileges.give_up(self._seccomp)
@@ -193,5 +193,3 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[part] = now - self._last
         self._last = now
-
-

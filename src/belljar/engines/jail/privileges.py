@@ -9,11 +9,11 @@ import resource
 from belljar.engines.jail import syscalls
 
 
-def set_rlimits(nofile: int, pids: int, data_bytes: int | None) -> None:
+def set_rlimits(nofile: int, processes: int, data_bytes: int | None) -> None:
     """Limits beside the cgroup's. `data_bytes` is given where no cgroup holds memory. getrlimit(2)."""
     limits = {
         resource.RLIMIT_NOFILE: nofile,
-        resource.RLIMIT_NPROC: pids + 1,  # the guest is one of them
+        resource.RLIMIT_NPROC: processes,
         # 1, not 0: a core_pattern that pipes to a program of the host ignores 0. core(5)
         resource.RLIMIT_CORE: 1,
         resource.RLIMIT_MEMLOCK: 1 << 16,

@@ -50,12 +50,19 @@ def _kernel() -> Check:
     release = platform.release()
     match = re.match(r"(\d+)\.(\d+)", release)
     ok = match is not None and (int(match[1]), int(match[2])) >= KERNEL
-    return Check("kernel", ok, release, f"use a kernel of {KERNEL[0]}.{KERNEL[1]} or newer, or the docker engine")
+    return Check(
+        "kernel", ok, release, f"use a kernel of {KERNEL[0]}.{KERNEL[1]} or newer, or the docker engine"
+    )
 
 
 def _user_namespaces() -> Check:
     namespaces = (
-        sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
+        sc.CLONE_NEWUSER
+        | sc.CLONE_NEWNS
+        | sc.CLONE_NEWPID
+        | sc.CLONE_NEWNET
+        | sc.CLONE_NEWIPC
+        | sc.CLONE_NEWUTS
     )
     error = _in_child(lambda: sc.unshare(namespaces))
     return Check(
@@ -110,7 +117,12 @@ def _seccomp() -> Check:
         sc.install_seccomp(b"\x06\x00\x00\x00\x00\x00\xff\x7f")
 
     error = _in_child(install)
-    return Check("seccomp filter", error is None, error or "can be installed", "use a kernel with CONFIG_SECCOMP_FILTER")
+    return Check(
+        "seccomp filter",
+        error is None,
+        error or "can be installed",
+        "use a kernel with CONFIG_SECCOMP_FILTER",
+    )
 
 
 def _cgroups(parent: str | None) -> Check:

@@ -20,7 +20,7 @@ _TMPFS = ("workspace/work", "tmp", "dev/shm")
 class Watchdog:
     """Counts what a cgroup would count. `pid` is the guest's, as the host numbers it."""
 
-    def __init__(self, pid: int, memory_bytes: int, end_programs: Callable[[], None]) -> None:
+    def __init__(self, pid: int, memory_bytes: int, end_programs: Callable[[], object]) -> None:
         self._pid = pid
         self._memory_bytes = memory_bytes
         self._end_programs = end_programs

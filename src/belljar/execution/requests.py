@@ -1,0 +1,150 @@
+"""Is this a request that can be run under this grant, and what does an engine have to do for it?
+
+Everything a caller can get wrong is found here, before any resource exists: each fault is one
+error that names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from belljar import paths
+from belljar.engines.base import WORK, Command
+from belljar.errors import BadRequest, LimitExceeded, UnsupportedLanguage
+from belljar.models import Grant, InputFile, Language, RunRequest, Start
+
+SCRIPTS = {
+    Language.PYTHON: "main.py",
+    Language.BASH: "main.sh",
+    Language.JAVASCRIPT: "main.js",
+    Language.TYPESCRIPT: "main.ts",
+}
+"""The file that `code` is written to, in the folder the program starts in."""
+
+MAX_ARGUMENT_BYTES = 131_071
+"""The kernel's limit for one string of argv or the environment, execve(2)."""
+MAX_ARGUMENTS_BYTES = 512 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked request in an engine's terms."""
+
+    command: Command
+    files: tuple[InputFile, ...]
+    """For `work`, the script among them."""
+    inputs: tuple[InputFile, ...]
+
+
+def plan(
+    request: RunRequest, grant: Grant, interpreters: Mapping[Language, tuple[str, ...]], engine: str
+) -> Plan:
+    files = request.files
+    if request.command is not None:
+        if request.code is not None:
+            raise BadRequest("give either code or a command, not both", field="command")
+        if not request.command or not request.command[0]:
+            raise BadRequest("the command is empty", field="command")
+        argv, warm = request.command, False
+    else:
+        language = _language(request, grant)
+        script = SCRIPTS[language]
+        if any(file.path == script for file in files):
+            raise BadRequest(
+                f"{script} is where the code goes; name the input file otherwise", field="input_files"
+            )
+        files = (*files, InputFile(script, _encoded(request.code)))
+        warm = language is Language.PYTHON and request.start is Start.FORK
+        interpreter = _interpreter(language, interpreters, engine)
+        argv = (*(() if warm else interpreter), f"{WORK}/{script}", *request.args)
+    _check_files("input_files", files, grant)
+    _check_files("inputs", request.inputs, grant)
+    _check_together((*files, *request.inputs), grant)
+    for path in request.output_files or ():
+        paths.validate(path, field="output_files")
+    cwd = WORK
+    if request.working_dir:
+        cwd = f"{WORK}/{paths.validate(request.working_dir, field='working_dir')}"
+    _check_arguments(argv, request.env)
+    command = Command(argv=argv, warm=warm, env=dict(request.env), cwd=cwd, stdin=request.stdin)
+    return Plan(command, files, request.inputs)
+
+
+def _language(request: RunRequest, grant: Grant) -> Language:
+    if request.code is None:
+        raise BadRequest("there is neither code nor a command to run", field="code")
+    language = request.language or Language.PYTHON
+    if language not in grant.languages:
+        allowed = ", ".join(sorted(grant.languages)) or "none"
+        raise UnsupportedLanguage(f"{language} is not granted; granted: {allowed}", field="language")
+    return language
+
+
+def _interpreter(
+    language: Language, interpreters: Mapping[Language, tuple[str, ...]], engine: str
+) -> tuple[str, ...]:
+    if language not in interpreters:
+        have = ", ".join(sorted(interpreters))
+        raise UnsupportedLanguage(
+            f"engine {engine} has no interpreter for {language}; it has {have}", field="language"
+        )
+    return interpreters[language]
+
+
+def _encoded(code: str | None) -> bytes:
+    try:
+        return (code or "").encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"the code is not valid text: {error.reason}", field="code") from error
+
+
+def _check_files(field: str, files: Sequence[InputFile], grant: Grant) -> None:
+    """Each path by the rules, no two the same, and none both a file and a folder."""
+    seen = set()
+    for file in files:
+        path = paths.validate(file.path, field=field)
+        if path in seen:
+            raise BadRequest(f"{path} is given twice", field=field)
+        seen.add(path)
+    for path in seen:
+        parts = path.split("/")
+        for count in range(1, len(parts)):
+            parent = "/".join(parts[:count])
+            if parent in seen:
+                raise BadRequest(f"{parent} cannot be a file and the folder of {path}", field=field)
+
+
+def _check_together(files: Sequence[InputFile], grant: Grant) -> None:
+    limits = grant.limits
+    if len(files) > limits.input_files:
+        raise LimitExceeded(
+            f"{len(files)} files; at most {limits.input_files} are granted", field="input_files"
+        )
+    total = sum(len(file.content) for file in files)
+    if total > limits.input_mb << 20:
+        raise LimitExceeded(
+            f"{total} bytes of files; at most {limits.input_mb} MB are granted", field="input_files"
+        )
+
+
+def _check_arguments(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    total = 0
+    for name in env:
+        if not name or "=" in name:
+            raise BadRequest(f"{name!r} cannot be the name of a variable", field="env")
+    for field, texts in (("command", argv), ("env", [f"{name}={value}" for name, value in env.items()])):
+        for text in texts:
+            if "\0" in text:
+                raise BadRequest("a NUL character cannot be passed to a program", field=field)
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError as error:
+                raise BadRequest(f"not valid text: {error.reason}", field=field) from error
+            total += size
+            if size > MAX_ARGUMENT_BYTES:
+                raise LimitExceeded(
+                    f"a string of {size} bytes; at most {MAX_ARGUMENT_BYTES} fit", field=field
+                )
+            if total > MAX_ARGUMENTS_BYTES:
+                raise LimitExceeded(f"more than {MAX_ARGUMENTS_BYTES} bytes in all", field=field)

@@ -1,0 +1,62 @@
+"""One run from request to result: a jar is made, filled, used once and taken away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from belljar.engines.base import Area, Collected, Engine
+from belljar.errors import EngineUnavailable
+from belljar.execution.requests import plan
+from belljar.models import Ended, Event, Grant, Output, RunRequest, RunResult, Started, Stream
+
+
+async def stream(engine: Engine, grant: Grant, request: RunRequest) -> AsyncIterator[Event | RunResult]:
+    """Events as they happen; the RunResult comes last, when the jar is gone.
+
+    Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.
+    """
+    work = plan(request, grant, engine.interpreters(), engine.name)
+    output = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+    ended: Ended | None = None
+    posture = ""
+    jar = await engine.create(grant)
+    try:
+        await jar.put(Area.WORK, work.files)
+        await jar.put(Area.INPUTS, work.inputs)
+        async for event in jar.exec(work.command):
+            if isinstance(event, Output):
+                output[event.stream] += event.data
+            elif isinstance(event, Started):
+                posture = event.posture
+            else:
+                ended = event
+            yield event
+        try:
+            left = await jar.collect(request.output_files)
+        except EngineUnavailable:  # it ended with its jar; the verdict says how
+            left = Collected((), ())
+    finally:
+        await jar.destroy()
+    assert ended is not None, "an engine's last event is Ended"
+    yield RunResult(
+        verdict=ended.verdict,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        stdout=bytes(output[Stream.STDOUT]),
+        stderr=bytes(output[Stream.STDERR]),
+        stdout_bytes=ended.stdout_bytes,
+        stderr_bytes=ended.stderr_bytes,
+        usage=ended.usage,
+        artifacts=left.artifacts,
+        skipped=left.skipped,
+        engine=engine.name,
+        posture=posture,
+    )
+
+
+async def run(engine: Engine, grant: Grant, request: RunRequest) -> RunResult:
+    result = None
+    async for event in stream(engine, grant, request):
+        result = event
+    assert isinstance(result, RunResult)
+    return result
