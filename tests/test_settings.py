@@ -109,7 +109,7 @@ def test_what_could_weaken_a_jar_or_move_a_secret_is_not_for_projects() -> None:
 
 
 def test_runtime_modes_are_the_environments_of_the_path_adapter() -> None:
-    assert set(RuntimeMode) == set(Environment)
+    assert {str(mode) for mode in RuntimeMode} == {str(one) for one in Environment}
 
 
 def test_config_cannot_be_changed() -> None:

@@ -107,6 +107,7 @@ class SkipReason(StrEnum):
     TOO_MANY = "too_many"
     TOO_DEEP = "too_deep"
     UNREADABLE = "unreadable"
+    OUTSIDE = "outside"  # on another file system than the workspace
     MISSING = "missing"  # listed in `output_files`, but not there
 
 

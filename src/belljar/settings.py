@@ -144,6 +144,7 @@ def _number(low: float, high: float) -> Kind:
 
 
 def _choice(words: type[StrEnum]) -> Kind:
+    """Where a project may narrow it, the strictest word is the last."""
     order = list(words)
 
     def stricter(value: StrEnum, than: StrEnum) -> bool:

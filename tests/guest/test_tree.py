@@ -590,6 +590,12 @@ def test_upload_grows_piece_by_piece_and_tells_what_it_became(root: Path, dirfd:
     assert (written.st_size, written.st_ino) == (7, (root / "file").stat().st_ino)
 
 
+def test_upload_is_dated_as_asked(root: Path, dirfd: int) -> None:
+    upload = tree.Upload(dirfd, "file")
+    upload.write(PUBLIC)
+    assert upload.close(mtime_ns=10**18).st_mtime_ns == (root / "file").stat().st_mtime_ns == 10**18
+
+
 def test_abandoned_upload_leaves_no_file(root: Path, dirfd: int) -> None:
     upload = tree.Upload(dirfd, "file")
     upload.write(PUBLIC)

@@ -404,26 +404,28 @@ class _Collector:
                 self._link.fail(f"the guest broke the rules of collecting: {error}")
 
     async def _take(self, note: Mapping[str, Any]) -> None:
-        if "file" in note:
-            self._files_left -= 1
-            content = await self._body()
-            path = _shown(note["file"])
-            digest = hashlib.sha256(content).hexdigest()
-            self._artifacts.append(Artifact(path, len(content), digest, mime_of(path), content))
-        else:
+        if "skipped" in note:
             self._skips_left -= 1
             self._skipped.append(Skipped(_shown(note["skipped"]), SkipReason(note["reason"])))
+        else:
+            self._files_left -= 1
+            await self._take_file(_shown(note["file"]))
         if self._files_left < 0 or self._skips_left < 0:
             raise protocol.ProtocolError("too many files")
 
-    async def _body(self) -> bytes:
+    async def _take_file(self, path: str) -> None:
         body = bytearray()
         while (frame := await self._link.next(self._stream)).kind == protocol.DATA:
             self._bytes_left -= len(frame.payload)
             if self._bytes_left < 0:
                 raise protocol.ProtocolError("too many bytes")
             body += frame.payload
-        return bytes(body)
+        if frame.kind == protocol.EOF:
+            content = bytes(body)
+            digest = hashlib.sha256(content).hexdigest()
+            self._artifacts.append(Artifact(path, len(content), digest, mime_of(path), content))
+        else:  # it could not be read to its end
+            await self._take(frame.json())
 
 
 def _shown(path: object) -> str:

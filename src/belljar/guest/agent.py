@@ -255,12 +255,14 @@ class _Sender:
             self._skip(prefix + path, refusal.reason)
             return
         self._files_left -= 1
+        self._note(file=os.fsdecode(prefix + path))
         try:
-            self._note(file=os.fsdecode(prefix + path))
             for chunk in tree.read_chunks(fd, self._bytes_left):
                 self._bytes_left -= len(chunk)
                 self._send(protocol.encode(protocol.DATA, self._stream, chunk))
             self._send(protocol.encode(protocol.EOF, self._stream))
+        except tree.Refusal as refusal:  # instead of the EOF: what was sent so far does not count
+            self._skip(prefix + path, refusal.reason)
         finally:
             os.close(fd)
 
