@@ -31,13 +31,14 @@ __all__ = [
     "RiskTier",
     "RunRequest",
     "RunResult",
-    "Skipped",
     "SkipReason",
+    "Skipped",
     "Start",
     "Started",
     "Stream",
     "Usage",
     "Verdict",
+    "canonical_json",
 ]
 
 
@@ -332,7 +333,8 @@ class RunResult:
 
 def canonical_json(value: object) -> bytes:
     """One byte string for one value: sorted keys, no spaces, ASCII, sets as sorted lists."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain).encode("ascii")
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain)
+    return text.encode("ascii")
 
 
 def _plain(value: object) -> object:

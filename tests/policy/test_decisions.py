@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +14,12 @@ from belljar.policy.layers import Layer, Policy
 from belljar.policy.limits import LIMITS
 from belljar.policy.roles import BUILT_IN, Role, Tool
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 WHOLE = st.integers(2, 10**6)
-LIMIT_VALUES = {each.name: WHOLE for each in fields(Limits)}
-SOME_LIMITS = st.fixed_dictionaries({}, optional=LIMIT_VALUES).map(lambda limits: Policy(**limits))
+LIMIT_VALUES: dict[str, Any] = {each.name: WHOLE for each in fields(Limits)}
+SOME_LIMITS = st.builds(Policy, **{name: st.none() | value for name, value in LIMIT_VALUES.items()})
 
 
 @st.composite
@@ -111,7 +113,13 @@ def test_no_grant_is_wider_than_what_role_tool_and_skill_state(
     except PolicyEscalation:
         return
     granted = Policy(**{each.name: getattr(grant.limits, each.name) for each in fields(Limits)})
-    for stated in (policies.roles["r"].policy, policies.tools["code_run"].policy, policies.ceilings, skill, asked):
+    for stated in (
+        policies.roles["r"].policy,
+        policies.tools["code_run"].policy,
+        policies.ceilings,
+        skill,
+        asked,
+    ):
         assert granted.wider_than(stated) == ()
 
 

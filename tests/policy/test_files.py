@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from belljar.errors import BadPolicy, BelljarError, ToolNotAllowed
+from belljar.errors import BadPolicy, ToolNotAllowed
 from belljar.models import NetworkRules, PatternRules, RiskTier
 from belljar.policy.decisions import decide
 from belljar.policy.files import KEYS, load, loads
 from belljar.policy.layers import OFF, Policy
-from belljar.policy.limits import LIMITS
+from belljar.policy.limits import BY_WIRE_NAME, LIMITS
 
 SEED004 = Path(__file__).with_name("seed004.yaml").read_text("utf-8")
 DOC = Path(__file__).parents[2] / "docs" / "policy.md"
@@ -33,7 +33,9 @@ def default(words: str) -> Policy:
         pytest.param("max_cpu: 0.5", Policy(cpu_cores=0.5), id="cores"),
         pytest.param("max_pids: 32", Policy(pids=32), id="count"),
         pytest.param("approve_code_at: off", Policy(approve_at=OFF), id="off-is-a-word"),
-        pytest.param("supported_languages: [shell]", Policy(languages=frozenset({"bash"})), id="shell-is-bash"),
+        pytest.param(
+            "supported_languages: [shell]", Policy(languages=frozenset({"bash"})), id="shell-is-bash"
+        ),
         pytest.param("supported_languages: []", Policy(languages=frozenset()), id="empty-list-is-none"),
         pytest.param("images: [a:1]", Policy(images=frozenset({"a:1"})), id="images"),
         pytest.param("filesystem_access: workspace_only", Policy(), id="filesystem"),
@@ -101,7 +103,9 @@ policies:
         pytest.param("fetch", "Fetch", 5, "not a name", id="capital-in-name"),
         pytest.param("fetch", '"fetch "', 5, "not a name", id="space-in-name"),
         pytest.param("fetch", "ｆｅｔｃｈ", 5, "not a name", id="full-width-name"),
-        pytest.param("network_access: true", "sandbox_enabled: false", 7, "outside a jar", id="no-jar-for-high"),
+        pytest.param(
+            "network_access: true", "sandbox_enabled: false", 7, "outside a jar", id="no-jar-for-high"
+        ),
         pytest.param("max_memory: 512MB", "sandbox_enabled: false", 3, "outside a jar", id="no-jar-for-all"),
         pytest.param("max_memory: 512MB", "filesystem_access: host", 3, "workspace_only", id="filesystem"),
         pytest.param("max_memory: 512MB", "allowed_domains: []", 3, "in `network`", id="domains-for-all"),
@@ -114,7 +118,9 @@ policies:
         pytest.param("[file_read]", "", 10, "expected a list, found nothing", id="tools-without-value"),
         pytest.param("reader:", "default:", 9, "the name of `policies.default`", id="role-named-default"),
         pytest.param("tools: [file_read]", "inherits: writer", 10, "which is no role", id="no-parent"),
-        pytest.param("tools: [file_read]", "inherits: raeder", 10, "did you mean `reader`?", id="near-parent"),
+        pytest.param(
+            "tools: [file_read]", "inherits: raeder", 10, "did you mean `reader`?", id="near-parent"
+        ),
         pytest.param("tools: [file_read]", "inherits: reader", 10, "reader → reader", id="own-parent"),
         pytest.param("tools: [file_read]", "risk_level: low", 10, "unknown key", id="tier-of-a-role"),
         pytest.param("512MB", "&a 512MB", 3, "anchor", id="anchor"),
@@ -191,7 +197,13 @@ policies:
 
 @pytest.mark.parametrize(
     "words",
-    ["max_memory: 2GB", "network_access: true", "approve_code_at: critical", "approve_code_at: off", "images: [c:1]"],
+    [
+        "max_memory: 2GB",
+        "network_access: true",
+        "approve_code_at: critical",
+        "approve_code_at: off",
+        "images: [c:1]",
+    ],
 )
 @pytest.mark.parametrize(
     ("kind", "block"),
@@ -236,7 +248,7 @@ policies:
 
 def test_role_says_over_what_it_inherits() -> None:
     role = loads(ROLES).roles["top"]
-    assert role.tools == {"search"}
+    assert role.tools == frozenset({"search"})
     assert role.policy == Policy(
         memory_mb=200,
         pids=20,
@@ -252,8 +264,9 @@ def test_role_inherits_the_list_of_tools() -> None:
 
 
 def test_inheriting_the_default_is_not_stating_it() -> None:
-    text = "policies: {default: {max_pids: 10}, tools: {search: {max_pids: 20}}, agent_roles: {r: {inherits: default}}}"
-    assert decide(loads(text), role="r", tool="search").grant.limits.pids == 20
+    words = "default: {max_pids: 10}, tools: {search: {max_pids: 20}}, agent_roles: {r: {inherits: default}}"
+    policies = loads(f"policies: {{{words}}}")
+    assert decide(policies, role="r", tool="search").grant.limits.pids == 20
 
 
 def chain(length: int, last: str) -> str:
@@ -322,24 +335,28 @@ def test_empty_allowlist_allows_nothing() -> None:
     assert network("allowlist: {domains: []}") == (NetworkRules("settings", hosts=()),)
 
 
+def complaint(text: str) -> str:
+    try:
+        loads(text)
+    except BadPolicy as error:
+        return error.message
+    return ""
+
+
 @given(st.text())
 @example("policies: {default: {max_memory: 1GB}}")
 def test_any_text_is_a_policy_or_refused(text: str) -> None:
-    try:
-        loads(text)
-    except BelljarError as error:
-        assert "\n" not in error.message
+    assert "\n" not in complaint(text)
 
 
-PIECES = st.text(max_size=4) | st.sampled_from(["&a ", "*a", "!!x ", "<<: ", "\n", "  ", ": ", "- ", "[", "{", '"'])
+PIECES = st.text(max_size=4) | st.sampled_from(
+    ["&a ", "*a", "!!x ", "<<: ", "\n", "  ", ": ", "- ", "[", "{", '"']
+)
 
 
 @given(st.integers(0, len(SEED004)), st.integers(0, 12), PIECES)
 def test_any_change_to_a_policy_is_read_or_refused(at: int, cut: int, put: str) -> None:
-    try:
-        loads(SEED004[:at] + put + SEED004[at + cut :])
-    except BadPolicy as error:
-        assert "\n" not in error.message
+    assert "\n" not in complaint(SEED004[:at] + put + SEED004[at + cut :])
 
 
 def test_every_example_of_the_documentation_loads() -> None:
@@ -351,4 +368,4 @@ def test_every_example_of_the_documentation_loads() -> None:
 
 def test_every_key_is_documented() -> None:
     words = set(re.findall(r"`([a-z_]+)`", DOC.read_text("utf-8")))
-    assert frozenset().union(*KEYS.values()) <= words
+    assert frozenset().union(*KEYS.values(), BY_WIRE_NAME) <= words

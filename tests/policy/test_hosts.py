@@ -11,7 +11,8 @@ from belljar.policy import hosts
 
 
 @pytest.mark.parametrize(
-    "text", ["localhost", "api.openai.com", "*.example.com", "*.internal.*", "*", "xn--bcher-kva.example", "a_b.c"]
+    "text",
+    ["localhost", "api.openai.com", "*.example.com", "*.internal.*", "*", "xn--bcher-kva.example", "a_b.c"],
 )
 def test_host_pattern_is_kept_as_written(text: str) -> None:
     assert hosts.host_pattern(text) == text

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from belljar.errors import BadPolicy, BelljarError
+from belljar.errors import BadPolicy
 from belljar.models import PatternRules
 from belljar.policy import manifests
 from belljar.policy.layers import Policy
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MANIFEST: dict[str, Any] = {
     "schema_version": 1,
@@ -20,7 +22,10 @@ MANIFEST: dict[str, Any] = {
     "description": "Runs a shell script.",
     "interface": {"inputs": {"script": {"type": "string"}}, "outputs": {}},
     "runtime": {"kind": "docker", "image": "python:3.12-slim", "entrypoint": ["bash", "-lc"]},
-    "permissions": {"fs": {"read": ["inputs/**"], "write": ["work/**", "artifacts/**"]}, "net": {"mode": "none"}},
+    "permissions": {
+        "fs": {"read": ["inputs/**"], "write": ["work/**", "artifacts/**"]},
+        "net": {"mode": "none"},
+    },
     "limits": {"timeout_ms": 60000, "memory_mb": 1024, "max_stdout_bytes": 1048576, "cpu_cores": 1},
 }
 
@@ -70,7 +75,9 @@ def test_manifest_that_says_nothing_has_no_opinion() -> None:
         pytest.param({"interface": {"input": {}}}, 3, "did you mean `inputs`", id="interface"),
     ],
 )
-def test_malformed_manifest_is_refused_with_its_line(change: dict[str, Any], line: int, complaint: str) -> None:
+def test_malformed_manifest_is_refused_with_its_line(
+    change: dict[str, Any], line: int, complaint: str
+) -> None:
     text = json.dumps(change | ({} if "id" in change else {"id": "a.b"}), indent=1)
     with pytest.raises(BadPolicy, match=complaint) as caught:
         manifests.loads(text, name="m.json")
@@ -105,12 +112,17 @@ def test_missing_manifest_is_refused_in_one_sentence(tmp_path: Path) -> None:
         manifests.load(tmp_path / "manifest.json")
 
 
-@given(st.text() | st.text(alphabet='{}[]",:\\ud80 1e9-.truefalsn\n'))
-def test_any_text_is_a_manifest_or_refused(text: str) -> None:
+def complaint(text: str) -> str:
     try:
         manifests.loads(text)
-    except BelljarError as error:
-        assert "\n" not in error.message
+    except BadPolicy as error:
+        return error.message
+    return ""
+
+
+@given(st.text() | st.text(alphabet='{}[]",:\\ud80 1e9-.truefalsn\n'))
+def test_any_text_is_a_manifest_or_refused(text: str) -> None:
+    assert "\n" not in complaint(text)
 
 
 TEXT = json.dumps(MANIFEST, indent=1)
@@ -118,7 +130,4 @@ TEXT = json.dumps(MANIFEST, indent=1)
 
 @given(st.integers(0, len(TEXT)), st.integers(0, 8), st.text(max_size=5))
 def test_any_change_to_a_manifest_is_read_or_refused(at: int, cut: int, put: str) -> None:
-    try:
-        manifests.loads(TEXT[:at] + put + TEXT[at + cut :])
-    except BelljarError as error:
-        assert "\n" not in error.message
+    assert "\n" not in complaint(TEXT[:at] + put + TEXT[at + cut :])

@@ -14,7 +14,9 @@ def test_default_profile_grants_the_products_defaults() -> None:
 
 
 def test_default_profile_lets_a_request_ask_for_more() -> None:
-    overrides = {"limits": {"timeout_s": 600, "memory_mb": 4096, "cpu_cores": 4, "pids": 512, "stdout_kb": 16384}}
+    overrides = {
+        "limits": {"timeout_s": 600, "memory_mb": 4096, "cpu_cores": 4, "pids": 512, "stdout_kb": 16384}
+    }
     limits = decide(load_profile("default"), overrides=overrides).grant.limits
     assert (limits.timeout_s, limits.memory_mb, limits.cpu_cores, limits.pids) == (600, 4096, 4, 512)
 

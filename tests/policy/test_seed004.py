@@ -67,7 +67,11 @@ def policies() -> PolicySet:
             "data_analyst",
             "file_read",
             Grant(
-                limits=Limits(memory_mb=2048), network=CLOSED, sandboxed=False, paths=(FILES,), risk=RiskTier.LOW
+                limits=Limits(memory_mb=2048),
+                network=CLOSED,
+                sandboxed=False,
+                paths=(FILES,),
+                risk=RiskTier.LOW,
             ),
             id="data_analyst-file_read",
         ),

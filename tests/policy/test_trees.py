@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -12,11 +11,16 @@ from hypothesis import strategies as st
 from belljar.errors import BadPolicy
 from belljar.policy.trees import Node, from_json, from_yaml, read_text
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 NUMBERS = st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=10)
 KEYS = st.text(alphabet="abcdef_.ü", min_size=1, max_size=5)
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=10
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=10,
 )
 
 

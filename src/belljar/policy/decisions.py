@@ -74,31 +74,6 @@ class Decision:
             for place, term in self.provenance.items()
         )
 
-    def narrowed_to(self, layer: Layer, *, sealed: bool = False) -> Decision:
-        """What is left when `layer` asks for its part; `sealed` makes that the ceiling for the next one.
-
-        Raises:
-            PolicyEscalation: it asks for more than a ceiling; names field, ceiling and the layer that set it.
-            ImageNotAllowed: it names an image that is not on the list.
-        """
-        stated = layer.policy.stated()
-        if not stated:
-            return self
-        terms = dict(self.provenance)
-        for name, asked in stated.items():
-            place = _PLACES[name]
-            term = terms[place]
-            if name in RULE_FIELDS:
-                if name == "network_rules":
-                    _check_network(term.value, asked)
-                terms[place] = _ruled(name, term, asked)
-                continue
-            if FIELDS[name](asked, term.ceiling) != asked:
-                raise _beyond(name, asked, term)
-            ceiling = (asked, layer.name) if sealed else (term.ceiling, term.ceiling_layer)
-            terms[place] = Term(asked, layer.name, *ceiling)
-        return _decision(terms)
-
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
@@ -143,11 +118,12 @@ def decide(
         PolicyEscalation, ImageNotAllowed: the skill or the request asks for more than it may have.
     """
     decision = policies.operators_word(role, tool)
+    terms = decision.provenance
     if skill is not None:
-        decision = decision.narrowed_to(skill, sealed=True)
+        terms = _narrowed(terms, skill, sealed=True)
     if overrides is not None:
-        decision = decision.narrowed_to(request_layer(overrides))
-    return decision
+        terms = _narrowed(terms, request_layer(overrides), sealed=False)
+    return decision if terms is decision.provenance else _decision(terms)
 
 
 def _known(name: str | None, named: Mapping[str, _Named], what: str) -> _Named | None:
@@ -224,6 +200,27 @@ def _ruled(name: str, term: Term, rules: tuple[Any, ...]) -> Term:
     return Term(every, ", ".join(dict.fromkeys(rule.layer for rule in every)) or "system")
 
 
+def _narrowed(terms: Mapping[str, Term], layer: Layer, *, sealed: bool) -> Mapping[str, Term]:
+    """The terms when `layer` has asked for its part; `sealed` makes that the ceiling for the next one."""
+    narrowed = {}
+    for name, asked in layer.policy.stated().items():
+        place = _PLACES[name]
+        term = terms[place]
+        if name in RULE_FIELDS:
+            if name == "network_rules":
+                _check_network(term.value, asked)
+            narrowed[place] = _ruled(name, term, asked)
+            continue
+        if FIELDS[name](asked, term.ceiling) != asked:
+            raise _beyond(name, asked, term)
+        narrowed[place] = (
+            Term(asked, layer.name, asked, layer.name)
+            if sealed
+            else term._replace(value=asked, layer=layer.name)
+        )
+    return {**terms, **narrowed} if narrowed else terms
+
+
 def _check_network(held: tuple[NetworkRules, ...], asked: tuple[NetworkRules, ...]) -> None:
     """Every layer must allow, so a list only narrows; unless it is the first one, which would open."""
     for rules in asked:
@@ -254,7 +251,7 @@ def _list(values: Iterable[object]) -> str:
     return ", ".join(sorted(map(str, values))) or "none"
 
 
-def _decision(terms: dict[str, Term]) -> Decision:
+def _decision(terms: Mapping[str, Term]) -> Decision:
     images = terms["image"].value
     approve_at = terms["approve_at"].value
     grant = Grant(
@@ -270,4 +267,4 @@ def _decision(terms: dict[str, Term]) -> Decision:
         on_output_limit=terms["on_output_limit"].value,
         accept_weaker_limits=terms["accept_weaker_limits"].value,
     )
-    return Decision(grant, MappingProxyType(terms))
+    return Decision(grant, MappingProxyType(dict(terms)))
