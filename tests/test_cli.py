@@ -42,8 +42,8 @@ def test_version_is_printed(belljar: Belljar) -> None:
 
 def test_version_does_not_import_the_world() -> None:
     code = (
-        "import sys\nsys.argv = ['belljar', '--version']\nfrom belljar.cli import main\ntry: main()\nfinally: "
-        "print(*sys.modules, file=sys.stderr)"
+        "import sys; sys.argv = ['belljar', '--version']\nfrom belljar.cli import main\n"
+        "try: main()\nfinally: print(*sys.modules, file=sys.stderr)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(ran.stderr.split())
