@@ -126,13 +126,15 @@ def _overrides(settings: Iterable[str]) -> dict[str, object]:
     """`name=value` pairs; a value that is JSON is taken as such, any other as text."""
     import json
 
+    from belljar.strictyaml import quoted
+
     overrides: dict[str, object] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise BadRequest("--set needs a name and a value, like `limits.memory_mb=1024`", field="set")
         if name in overrides:
-            raise BadRequest(f"--set {name} is given twice", field="set")
+            raise BadRequest(f"--set {quoted(name)} is given twice", field="set")
         try:
             overrides[name] = json.loads(text)
         except (ValueError, RecursionError):

@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from belljar.errors import BadRequest, ImageNotAllowed, PolicyEscalation, ToolNotAllowed
-from belljar.models import Grant, Limits, Network, NetworkRules, RiskTier
+from belljar.models import Grant, Limits, Network, NetworkRules, PatternRules, RiskTier
 from belljar.policy.asks import request_layer
 from belljar.policy.layers import FIELDS, LIMIT_FIELDS, OFF, RULE_FIELDS, SYSTEM, Layer, Policy
 from belljar.policy.roles import BUILT_IN, Role, Tool
 from belljar.strictyaml import nearest, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 __all__ = ["Decision", "PolicySet", "Row", "Term", "decide"]
 
@@ -40,6 +40,7 @@ _UNLISTED: Mapping[str, tuple[object, ...]] = MappingProxyType(
 """What network rules allow when no layer lists any. A skill or request may narrow this, not add to it."""
 
 _REMEMBERED = 1024
+_SHOWN = 8
 _Named = TypeVar("_Named")
 
 
@@ -141,22 +142,26 @@ def _operators_word(policies: PolicySet, role: Role | None, tool: Tool | None) -
     if role is not None:
         speakers.append(Layer(f"role:{role.name}", role.policy))
         if tool is not None and role.tools is not None and tool.name not in role.tools:
-            may = ", ".join(f"`{name}`" for name in sorted(role.tools)) or "no tool"
             raise ToolNotAllowed(
-                f"role `{role.name}` may not use tool `{tool.name}`; it may use {may}", field="tool"
+                f"role `{role.name}` may not use tool `{tool.name}`; its tools are: {_list(role.tools)}",
+                field="tool",
             )
     if tool is not None:
         speakers.append(Layer(f"tool:{tool.name}", tool.policy))
 
+    stated = Policy()
+    for speaker in speakers:
+        stated = stated.narrowed_by(speaker.policy)
+    every = policies.settings.narrowed_by(stated)
+
     terms = {}
     for name, place in _PLACES.items():
         if name in RULE_FIELDS:
-            term = Term((), "system")
-            for policy in (policies.settings, *(speaker.policy for speaker in speakers)):
-                term = _ruled(name, term, getattr(policy, name))
+            terms[place] = _ruled(getattr(every, name))
+        elif getattr(stated, name) is not None:
+            terms[place] = _stated(name, getattr(stated, name), speakers)
         else:
-            term = _stated(name, speakers) or _unstated(name, policies)
-        terms[place] = term
+            terms[place] = _unstated(name, policies)
 
     if tool is not None:
         if tool.policy.risk is None:
@@ -167,16 +172,11 @@ def _operators_word(policies: PolicySet, role: Role | None, tool: Tool | None) -
     return _decision(terms)
 
 
-def _stated(name: str, speakers: list[Layer]) -> Term | None:
-    """The narrowest of what the role and the tool say, which nobody may exceed."""
+def _stated(name: str, narrowest: Any, speakers: Iterable[Layer]) -> Term:
+    """What the role and the tool leave of each other's statements, which nobody may exceed."""
     said = {
         speaker.name: value for speaker in speakers if (value := getattr(speaker.policy, name)) is not None
     }
-    if not said:
-        return None
-    narrowest = next(iter(said.values()))
-    for value in said.values():
-        narrowest = FIELDS[name](narrowest, value)
     if name == "images" and not narrowest and any(said.values()):
         raise ImageNotAllowed(f"no image is allowed by both {' and '.join(said)}", field="image")
     setter = next((layer for layer, value in said.items() if value == narrowest), ", ".join(said))
@@ -195,9 +195,8 @@ def _unstated(name: str, policies: PolicySet) -> Term:
     return Term(value, layer, ceiling, "settings")
 
 
-def _ruled(name: str, term: Term, rules: tuple[Any, ...]) -> Term:
-    every = FIELDS[name](term.value, rules)
-    return Term(every, ", ".join(dict.fromkeys(rule.layer for rule in every)) or "system")
+def _ruled(rules: tuple[PatternRules, ...] | tuple[NetworkRules, ...]) -> Term:
+    return Term(rules, ", ".join(dict.fromkeys(each.layer for each in rules)) or "system")
 
 
 def _narrowed(terms: Mapping[str, Term], layer: Layer, *, sealed: bool) -> Mapping[str, Term]:
@@ -209,7 +208,7 @@ def _narrowed(terms: Mapping[str, Term], layer: Layer, *, sealed: bool) -> Mappi
         if name in RULE_FIELDS:
             if name == "network_rules":
                 _check_network(term.value, asked)
-            narrowed[place] = _ruled(name, term, asked)
+            narrowed[place] = _ruled(FIELDS[name](term.value, asked))
             continue
         if FIELDS[name](asked, term.ceiling) != asked:
             raise _beyond(name, asked, term)
@@ -247,8 +246,9 @@ def _beyond(name: str, asked: Any, term: Term) -> PolicyEscalation | ImageNotAll
     return PolicyEscalation(field=_PLACES[name], asked=asked, ceiling=term.ceiling, layer=layer)
 
 
-def _list(values: Iterable[object]) -> str:
-    return ", ".join(sorted(map(str, values))) or "none"
+def _list(values: Collection[object]) -> str:
+    shown = sorted(map(str, values))[:_SHOWN]
+    return ", ".join([*shown, "…"] if len(values) > _SHOWN else shown) or "none"
 
 
 def _decision(terms: Mapping[str, Term]) -> Decision:

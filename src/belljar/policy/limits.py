@@ -8,7 +8,6 @@ carries the unit. A wire name in a smaller unit (`max_stdout_bytes`) is rounded 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -76,7 +75,7 @@ class Limit:
             return self._checked(abs(value) / per)
         if value != int(value):
             raise BadRequest("must be a whole number")
-        return self._checked(math.ceil(value / per))
+        return self._checked(-(-int(value) // per))
 
     def _checked(self, value: float) -> float:
         if value < self.least:

@@ -86,7 +86,6 @@ def _path(node: Node) -> str:
         raise node.fault(f"{quoted(text)} is not under {trees}")
     with node.located():
         return str(STATEMENTS["allowed_paths"].read(f"/workspace/{text}"))
-    raise AssertionError  # `located` never swallows
 
 
 def _limits(node: Node) -> dict[str, float]:

@@ -27,9 +27,9 @@ __all__ = ["MOST_ITEMS", "NETWORK_KEYS", "STATEMENTS", "Shape", "Statement", "co
 class Shape(StrEnum):
     """What form the value of a key has."""
 
-    BOOLEAN = "boolean"
-    WORD = "word"
-    LIST = "list"
+    BOOLEAN = "boolean"  # true or false
+    WORD = "word"  # one scalar
+    LIST = "list"  # of scalars
 
 
 def _as_is(text: str) -> str:

@@ -55,6 +55,18 @@ _MODULES = (
         )
     ),
 )
+_TYPESCRIPT = """\
+if command -v esbuild >/dev/null; then
+    script=/tmp/$(basename "$0" .ts).mjs
+    esbuild --log-level=error --bundle --platform=node --format=esm --sourcemap=inline "--outfile=$script" "$0" || exit
+    exec node --enable-source-maps "$script" "$@"
+elif node --experimental-strip-types --no-warnings -e 0 2>/dev/null; then
+    exec node --experimental-strip-types --no-warnings "$0" "$@"
+fi
+echo 'belljar: no TypeScript here: it takes esbuild, or node 22.6 or newer' >&2
+exit 127
+"""
+"""Run by `sh -c` with the script as $0. Which way works is seen inside, where it has to work."""
 _COMMON_ENV = {
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",  # caches would come back as artifacts
@@ -143,6 +155,7 @@ class JailEngine:
             found[Language.BASH] = ("bash",)
         if self._tree.has("node"):
             found[Language.JAVASCRIPT] = ("node",)
+            found[Language.TYPESCRIPT] = ("sh", "-c", _TYPESCRIPT)
         return found
 
     async def create(self, grant: Grant) -> GuestJar:
