@@ -20,8 +20,9 @@ $(STAMP): pyproject.toml requirements.lock
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
 	@touch $@
 
-run: install  ## Explain what the default policy grants.
-	$(VENV)/bin/belljar policy explain
+run: install  ## Run an example under glass: it reads a table, and leaves a chart and a report.
+	$(VENV)/bin/belljar run examples/report.py --input examples/sales.csv \
+		--output-prefix docs/artifacts/example --overwrite
 
 test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest.
 	$(IN_VENV) -m pytest $(ARGS)

@@ -28,13 +28,14 @@ from belljar.settings import (
     as_written,
     by_key,
     limits_from,
+    stated_limits,
 )
 from belljar.strictyaml import nearest, printable, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["SETTINGS", "Config", "Layer", "Source", "limits_from", "load", "load_here"]
+__all__ = ["SETTINGS", "Config", "Layer", "Source", "limits_from", "load", "load_here", "stated_limits"]
 
 MACHINE_FILE = Path("/etc/belljar/config.yaml")
 PROJECT_FILE = ".belljar/config.yaml"

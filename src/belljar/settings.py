@@ -38,6 +38,7 @@ __all__ = [
     "as_written",
     "by_key",
     "limits_from",
+    "stated_limits",
 ]
 
 ROOT = "sandbox"
@@ -408,23 +409,38 @@ def by_key(key: str, *, where: str = "config") -> Setting:
     raise BadConfig(f"{where}: unknown key {strictyaml.quoted(key)}{hint}", field=key)
 
 
+_LIMIT_ATTRIBUTES = {
+    "timeout_s": "timeout_seconds",
+    "grace_s": "grace_seconds",
+    "idle_timeout_s": "idle_timeout_seconds",
+    "memory_mb": "memory_mb",
+    "cpu_cores": "cpu_cores",
+    "pids": "pids_limit",
+    "nofile": "nofile",
+    "stdout_kb": "max_stdout_kb",
+    "stderr_kb": "max_stderr_kb",
+    "input_mb": "limits_max_input_total_mb",
+    "input_files": "limits_max_input_files",
+    "artifact_mb": "max_output_total_mb",
+    "artifact_files": "limits_max_output_files",
+    "workspace_mb": "workspace_mb",
+    "workspace_files": "workspace_files",
+    "tmp_mb": "tmp_mb",
+}
+"""Field of `Limits` to field of `Config`."""
+
+
 def limits_from(config: Config) -> Limits:
     """What the settings say one run may use."""
-    return Limits(
-        timeout_s=config.timeout_seconds,
-        grace_s=config.grace_seconds,
-        idle_timeout_s=config.idle_timeout_seconds,
-        memory_mb=config.memory_mb,
-        cpu_cores=config.cpu_cores,
-        pids=config.pids_limit,
-        nofile=config.nofile,
-        stdout_kb=config.max_stdout_kb,
-        stderr_kb=config.max_stderr_kb,
-        input_mb=config.limits_max_input_total_mb,
-        input_files=config.limits_max_input_files,
-        artifact_mb=config.max_output_total_mb,
-        artifact_files=config.limits_max_output_files,
-        workspace_mb=config.workspace_mb,
-        workspace_files=config.workspace_files,
-        tmp_mb=config.tmp_mb,
-    )
+    return Limits(**{name: getattr(config, attribute) for name, attribute in _LIMIT_ATTRIBUTES.items()})
+
+
+def stated_limits(config: Config) -> dict[str, Any]:
+    """Only what somebody set, by its name in policy; the rest is for policy to say."""
+    keys = {setting.attribute: setting.key for setting in SETTINGS}
+    attributes = {**_LIMIT_ATTRIBUTES, "on_output_limit": "on_output_limit"}
+    return {
+        name: getattr(config, attribute)
+        for name, attribute in attributes.items()
+        if keys[attribute] in config.sources
+    }

@@ -5,6 +5,9 @@ from __future__ import annotations
 import mimetypes
 
 _KNOWN = mimetypes.MimeTypes()  # the built-in table only: answers must not depend on the host's files
+_KNOWN.add_type("text/markdown", ".md")
+_KNOWN.add_type("application/jsonl", ".jsonl")
+_KNOWN.add_type("application/yaml", ".yaml")
 
 
 def mime_of(path: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from belljar import paths
 from belljar.errors import PathNotAllowed
 from belljar.guest import tree
-from belljar.models import Artifact, RunResult
+from belljar.models import RunResult
 
 RUNS = ".belljar/runs"
 ARTIFACTS = "docs/artifacts"
@@ -30,6 +30,7 @@ _SUMMARY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Landed:
+    prefix: str
     written: tuple[str, ...]
     """Relative to the project."""
     refused: tuple[tuple[str, str], ...]
@@ -72,24 +73,26 @@ class Landing:
         """Write the artifacts and the summary; a name that breaks the rules is refused, the rest is kept."""
         written: list[str] = []
         refused: list[tuple[str, str]] = []
+        taken = {artifact.path for artifact in result.artifacts}
         for artifact in result.artifacts:
+            # The folder's name says nothing here, unless another file has the name without it.
+            short = artifact.path.removeprefix("artifacts/")
             try:
-                written.append(self._write(artifact))
+                written.append(self._write(artifact.path if short in taken else short, artifact.content))
             except (PathNotAllowed, tree.Refusal) as error:
                 refused.append((artifact.path, error.reason))
-        landed = Landed(tuple(written), tuple(refused))
-        summary = json.dumps(self._summary(result, landed), indent=2).encode()
-        tree.write_file(self._root, f"{RUNS}/{self.run_id}/sandbox/result.json", summary)
+        landed = Landed(self.prefix, tuple(written), tuple(refused))
+        text = json.dumps(summary(self.run_id, result, landed, keep=_SUMMARY_BYTES), indent=2)
+        tree.write_file(self._root, f"{RUNS}/{self.run_id}/sandbox/result.json", text.encode())
         return landed
 
-    def _write(self, artifact: Artifact) -> str:
-        name = artifact.path.removeprefix("artifacts/")
+    def _write(self, name: str, content: bytes) -> str:
         target = paths.validate(f"{self.prefix}/{name}", field="output_files")
         if self._exists(target):
             if not self._overwrite:
                 raise PathNotAllowed(f"{target} exists already", reason="exists", field="output_prefix")
             self.event("overwrite", path=target)
-        tree.write_file(self._root, target, artifact.content)
+        tree.write_file(self._root, target, content)
         return target
 
     def _exists(self, target: str) -> bool:
@@ -99,25 +102,27 @@ class Landing:
             return refusal.reason != tree.MISSING
         return True
 
-    def _summary(self, result: RunResult, landed: Landed) -> dict[str, object]:
-        return {
-            "run_id": self.run_id,
-            "verdict": result.verdict,
-            "exit_code": result.exit_code,
-            "signal": result.signal,
-            "timed_out": result.timed_out,
-            "duration_ms": round(result.usage.wall_s * 1000),
-            "stdout": result.stdout[:_SUMMARY_BYTES].decode("utf-8", "replace"),
-            "stderr": result.stderr[:_SUMMARY_BYTES].decode("utf-8", "replace"),
-            "stdout_bytes": result.stdout_bytes,
-            "stderr_bytes": result.stderr_bytes,
-            "output_files": [
-                {"path": a.path, "size": a.size, "sha256": a.sha256, "mime": a.mime} for a in result.artifacts
-            ],
-            "written_files": landed.written,
-            "refused_files": [{"path": path, "reason": reason} for path, reason in landed.refused],
-            "skipped": [asdict(skip) for skip in result.skipped],
-            "usage": asdict(result.usage),
-            "engine": result.engine,
-            "posture": result.posture,
-        }
+
+def summary(run_id: str, result: RunResult, landed: Landed, keep: int | None = None) -> dict[str, object]:
+    """A run in the words of the wire; `keep` bytes of each output stream, or all that were kept."""
+    return {
+        "run_id": run_id,
+        "verdict": result.verdict,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "timed_out": result.timed_out,
+        "duration_ms": round(result.usage.wall_s * 1000),
+        "stdout": result.stdout[:keep].decode("utf-8", "replace"),
+        "stderr": result.stderr[:keep].decode("utf-8", "replace"),
+        "stdout_bytes": result.stdout_bytes,
+        "stderr_bytes": result.stderr_bytes,
+        "output_files": [
+            {"path": a.path, "size": a.size, "sha256": a.sha256, "mime": a.mime} for a in result.artifacts
+        ],
+        "written_files": landed.written,
+        "refused_files": [{"path": path, "reason": reason} for path, reason in landed.refused],
+        "skipped": [asdict(skip) for skip in result.skipped],
+        "usage": asdict(result.usage),
+        "engine": result.engine,
+        "posture": result.posture,
+    }

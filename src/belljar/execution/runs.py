@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from belljar.engines.base import Area, Collected, Engine
 from belljar.errors import EngineUnavailable
@@ -10,7 +10,9 @@ from belljar.execution.requests import plan
 from belljar.models import Ended, Event, Grant, Output, RunRequest, RunResult, Started, Stream
 
 
-async def stream(engine: Engine, grant: Grant, request: RunRequest) -> AsyncIterator[Event | RunResult]:
+async def stream(
+    engine: Engine, grant: Grant, request: RunRequest
+) -> AsyncGenerator[Event | RunResult, None]:
     """Events as they happen; the RunResult comes last, when the jar is gone.
 
     Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.

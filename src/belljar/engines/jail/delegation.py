@@ -117,7 +117,7 @@ def _sweep(base: Path) -> None:
 
 
 def _remove_quietly(path: Path) -> None:
-    """With all jars in it. What another process is just removing, or still holds, is left to the next sweep."""
+    """With all jars in it. What another process is removing too, or still holds, is left to the next sweep."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -131,7 +131,7 @@ def _remove_quietly(path: Path) -> None:
 
 
 def _start_time(pid: int) -> int:
-    """In clock ticks since boot; 0 when there is no such process. With the pid it names a process for good."""
+    """In clock ticks since boot, 0 if there is no such process. With the pid it names a process for good."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

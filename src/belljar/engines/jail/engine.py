@@ -58,7 +58,8 @@ _MODULES = (
 _TYPESCRIPT = """\
 if command -v esbuild >/dev/null; then
     script=/tmp/$(basename "$0" .ts).mjs
-    esbuild --log-level=error --bundle --platform=node --format=esm --sourcemap=inline "--outfile=$script" "$0" || exit
+    esbuild "$0" "--outfile=$script" \\
+        --log-level=error --bundle --platform=node --format=esm --sourcemap=inline || exit
     exec node --enable-source-maps "$script" "$@"
 elif node --experimental-strip-types --no-warnings -e 0 2>/dev/null; then
     exec node --experimental-strip-types --no-warnings "$0" "$@"

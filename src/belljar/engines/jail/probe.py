@@ -84,7 +84,7 @@ def _user_namespace_fix(setting: Callable[[str], str | None]) -> str:
             "allow them for this Python in an AppArmor profile (Ubuntu 24.04: `userns,` in "
             "/etc/apparmor.d/belljar), or sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
         )
-    return "run on the host or in a container that may make user namespaces (seccomp=unconfined is not needed as root)"
+    return "run on the host, or in a container that may make user namespaces"
 
 
 def _proc() -> Check:

@@ -44,7 +44,7 @@ class Watchdog:
         self._task.cancel()
 
     async def _watch(self) -> None:
-        while os.path.exists(f"/proc/{self._pid}"):
+        while True:  # until closed, which destroying the jar does
             if self._look() > self._memory_bytes:
                 self._kills += 1
                 self._end_programs()

@@ -1,78 +1,23 @@
-"""The terminal's door: verbs, tables and exit statuses.
-
-Nothing but typer is imported here; each verb imports what it needs when it is called, so that
-`belljar --version` stays quick. Exit status 2 is bad input or a refusal.
-"""
+"""`belljar policy`: is a policy file sound, and what does it grant?"""
 
 from __future__ import annotations
 
-import io
-import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from belljar import __version__
-from belljar.errors import BadRequest, BelljarError
+from belljar.errors import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from belljar.policy.decisions import Decision, PolicySet
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="belljar",
-    help="Run an agent's code under glass: sealed, limited, watched, and with a receipt.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-policy_app = typer.Typer(help="What may run, and with what.", no_args_is_help=True)
-app.add_typer(policy_app, name="policy")
+app = typer.Typer(help="What may run, and with what.", no_args_is_help=True)
 
 
-def main() -> None:
-    """The `belljar` command. Every failure of ours is one line on stderr; no traceback."""
-    # What a program or a file gave us may hold characters that this terminal's encoding lacks.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        try:
-            app()
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # a reader that went away shows here, not while the interpreter ends
-    except BelljarError as error:
-        print(f"belljar: {error.code}: {error.message}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"belljar {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def belljar(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
-    ] = False,
-) -> None: ...
-
-
-@policy_app.command("check")
-def policy_check(file: Annotated[str, typer.Argument(help="A policy file.")]) -> None:
+@app.command("check")
+def check(file: Annotated[str, typer.Argument(help="A policy file.")]) -> None:
     """Say whether a policy file can be used; if not, what is wrong and in which line."""
     from belljar.policy.files import load
     from belljar.policy.roles import Tool
@@ -82,8 +27,8 @@ def policy_check(file: Annotated[str, typer.Argument(help="A policy file.")]) ->
     typer.echo(f"{policies.name}: ok, {_count(policies.roles, 'role')}, {_count(tools, 'tool')}")
 
 
-@policy_app.command("explain")
-def policy_explain(
+@app.command("explain")
+def explain(
     policy: Annotated[str | None, typer.Option(help="A policy file.")] = None,
     profile: Annotated[str | None, typer.Option(help="A policy that comes with belljar.")] = None,
     role: Annotated[str | None, typer.Option(help="A role of the policy.")] = None,

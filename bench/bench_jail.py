@@ -1,0 +1,562 @@
+"""How fast the embedded engine is, against doing the same without it.
+
+python bench/bench_jail.py [--json] [--quick] [--only NAME…]
+
+    hello       a fresh jar for `print('hi')` and its like, against the bare interpreter
+    throughput  eight of them at once
+    output      a program that writes a gigabyte, against writing it to /dev/null
+    preload     heavy imports, preloaded and not
+    soak        thousands of runs in a row: does anything grow?
+
+Promises that are not kept are said, not punished: the exit status is 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+from belljar.engines.base import Area
+from belljar.engines.jail.engine import JailEngine
+from belljar.errors import BelljarError
+from belljar.execution.requests import plan
+from belljar.execution.runs import run
+from belljar.models import Grant, Language, Limits, RunRequest, Start, Started, Verdict
+from measuring import (
+    Case,
+    Promise,
+    Report,
+    Row,
+    at_least,
+    at_most,
+    commit,
+    in_turn,
+    machine,
+    quantile,
+    shown,
+    trend,
+)
+
+HELLO = {
+    Language.PYTHON: "print('hi')",
+    Language.BASH: "echo hi",
+    Language.JAVASCRIPT: "console.log('hi')",
+}
+AT_ONCE = 8
+OUTPUT = {
+    "lines of 100 bytes": "line = 'x' * 99\nfor _ in range({bytes} // 100):\n    print(line)\n",
+    "blocks of 64 KiB": (
+        "import sys\n"
+        "block = b'x' * 65536\n"
+        "for _ in range({bytes} // 65536):\n"
+        "    sys.stdout.buffer.write(block)\n"
+    ),
+}
+HEAVY = ("asyncio", "email.message", "http.client", "xml.dom.minidom", "unittest", "decimal")
+ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+"""Of bare programs: what a program in a jar has, and nothing that a person's shell adds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of everything."""
+
+    hello: int
+    others: int
+    """Rounds of the starts that are not promised to be fast."""
+    block: int
+    """Runs of one block of throughput."""
+    blocks: int
+    output_mb: int
+    output_rounds: int
+    preload: int
+    warm_up: int
+    soak: int
+    sample_every: int
+
+
+FULL = Size(
+    hello=300,
+    others=50,
+    block=160,
+    blocks=5,
+    output_mb=1024,
+    output_rounds=3,
+    preload=50,
+    warm_up=500,
+    soak=10_000,
+    sample_every=250,
+)
+QUICK = Size(
+    hello=50,
+    others=10,
+    block=40,
+    blocks=3,
+    output_mb=128,
+    output_rounds=1,
+    preload=10,
+    warm_up=50,
+    soak=200,
+    sample_every=10,
+)
+SMOKE = Size(
+    hello=2,
+    others=1,
+    block=8,
+    blocks=1,
+    output_mb=2,
+    output_rounds=1,
+    preload=1,
+    warm_up=2,
+    soak=16,
+    sample_every=2,
+)
+SIZES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
+
+
+# The things that are compared
+
+
+def jailed(engine: JailEngine, request: RunRequest, grant: Grant, printed: bytes | None) -> Case:
+    """One run from request to result, with everything cleaned up. `printed` None: any output will do."""
+
+    async def once() -> None:
+        result = await run(engine, grant, request)
+        if result.verdict is not Verdict.EXITED or result.exit_code != 0:
+            raise RuntimeError(f"a run ended with {result.verdict} {result.exit_code}: {result.stderr!r}")
+        if printed is not None and result.stdout != printed:
+            raise RuntimeError(f"a run printed {result.stdout!r}")
+
+    return once
+
+
+def hello(engine: JailEngine, language: Language, start: Start = Start.FORK) -> Case:
+    request = RunRequest(language=language, code=HELLO[language], start=start)
+    return jailed(engine, request, Grant(), b"hi\n")
+
+
+def bare(*argv: str) -> Case:
+    def once() -> None:
+        done = subprocess.run(argv, env=ENVIRONMENT, capture_output=True, check=True)
+        if done.stdout != b"hi\n":
+            raise RuntimeError(f"{argv[0]} printed {done.stdout!r}")
+
+    return once
+
+
+def pythons() -> dict[str, str]:
+    """The interpreter that jars run, and the system's where that is another."""
+    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    found = {"bare python3, the jars' own": own}
+    system = os.path.realpath("/usr/bin/python3")
+    if os.path.exists(system) and system != own:
+        found["bare python3, the system's"] = system
+    return found
+
+
+def compared(times: dict[str, list[float]], pairs: list[tuple[str, str]]) -> list[Row]:
+    rows: list[Row] = []
+    for case, against in pairs:
+        p50, p99 = quantile(times[case], 0.5), quantile(times[case], 0.99)
+        base50, base99 = quantile(times[against], 0.5), quantile(times[against], 0.99)
+        rows.append(
+            {
+                "case": case,
+                "against": against,
+                "p50_ratio": p50 / base50,
+                "p99_ratio": p99 / base99,
+                "p99_to_p50_of_bare": p99 / base50,
+                "p50_ms": 1000 * p50,
+                "p99_ms": 1000 * p99,
+                "bare_p50_ms": 1000 * base50,
+                "bare_p99_ms": 1000 * base99,
+                "rounds": len(times[case]),
+            }
+        )
+    return rows
+
+
+# hello
+
+
+async def bench_hello(size: Size) -> Report:
+    engine = JailEngine()
+    try:
+        bare_pythons = {name: bare(path, "-c", HELLO[Language.PYTHON]) for name, path in pythons().items()}
+        fork = "jar, fork start"
+        times = await in_turn({fork: hello(engine, Language.PYTHON), **bare_pythons}, size.hello)
+        rows = compared(times, [(fork, name) for name in bare_pythons])
+        promises: list[Promise] = []
+        for row in rows:
+            name = row["against"]
+            promises += [
+                at_most(f"p50 to p50 of {name}", float(row["p50_ratio"]), 1.0),
+                at_most(f"p99 to p50 of {name}", float(row["p99_to_p50_of_bare"]), 4.0),
+            ]
+        return Report(
+            tables={
+                "A fresh jar for print('hi'), from request to result with everything cleaned up": rows,
+                "Other ways to say hi": await _other_starts(engine, size.others),
+                "Where the time of a fork start goes": await _breakdown(engine, size.hello),
+            },
+            promises=promises,
+        )
+    finally:
+        await engine.close()
+
+
+async def _other_starts(engine: JailEngine, rounds: int) -> list[Row]:
+    name, python = next(iter(pythons().items()))
+    cases = {
+        "jar, exec start": hello(engine, Language.PYTHON, Start.EXEC),
+        name: bare(python, "-c", HELLO[Language.PYTHON]),
+    }
+    pairs = [("jar, exec start", name)]
+    for language, program, flag in ((Language.BASH, "bash", "-c"), (Language.JAVASCRIPT, "node", "-e")):
+        if language in engine.interpreters():
+            cases[f"jar, {program}"] = hello(engine, language)
+            cases[f"bare {program}"] = bare(program, flag, HELLO[language])
+            pairs.append((f"jar, {program}", f"bare {program}"))
+    return compared(await in_turn(cases, rounds), pairs)
+
+
+async def _breakdown(engine: JailEngine, rounds: int) -> list[Row]:
+    """Medians: of what a caller waits for, and of what the making of a jar does in the meantime."""
+    request = RunRequest(language=Language.PYTHON, code=HELLO[Language.PYTHON])
+    parts: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for part, seconds in (await _phases(engine, request)).items():
+            parts.setdefault(part, []).append(seconds)
+    whole = statistics.median(parts["whole"])
+    return [
+        {"part": part, "p50_ms": 1000 * (p50 := statistics.median(times)), "share": p50 / whole}
+        for part, times in parts.items()
+    ]
+
+
+async def _phases(engine: JailEngine, request: RunRequest) -> dict[str, float]:
+    grant = Grant()
+    begin = mark = perf_counter()
+    seconds: dict[str, float] = {}
+
+    def done(part: str) -> None:
+        nonlocal mark
+        now = perf_counter()
+        seconds[part] = now - mark
+        mark = now
+
+    work = plan(request, grant, engine.interpreters(), engine.name)
+    done("plan")
+    jar = await engine.create(grant)
+    done("create")
+    await jar.put(Area.WORK, work.files)
+    done("put")
+    async for event in jar.exec(work.command):
+        if isinstance(event, Started):
+            done("exec, until started")
+    done("run, until ended")
+    await jar.collect(None)
+    done("collect")
+    await jar.destroy()
+    done("destroy")
+    seconds["whole"] = perf_counter() - begin
+    return seconds | {f"in create: {part}": time for part, time in jar.timings.items()}
+
+
+# throughput
+
+
+async def bench_throughput(size: Size) -> Report:
+    if sys.version_info < (3, 12):  # newer ones do this by themselves: no thread per bare process
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(asyncio.get_running_loop())
+        asyncio.set_child_watcher(watcher)
+    engine = JailEngine()
+    try:
+        jar = "jar, fork start"
+        jobs = {jar: _waiting(hello(engine, Language.PYTHON))}
+        jobs |= {name: _bare_job(path) for name, path in pythons().items()}
+        rates: dict[str, list[float]] = {name: [] for name in jobs}
+        for job in jobs.values():
+            await _rate(job, AT_ONCE)
+        for _ in range(size.blocks):
+            for name, job in jobs.items():
+                rates[name].append(await _rate(job, size.block))
+    finally:
+        await engine.close()
+    rows: list[Row] = [
+        {
+            "case": jar,
+            "against": name,
+            "ratio": statistics.median(rates[jar]) / statistics.median(rates[name]),
+            "runs_per_s": statistics.median(rates[jar]),
+            "bare_runs_per_s": statistics.median(rates[name]),
+            "at_once": AT_ONCE,
+            "rounds": size.blocks * size.block,
+        }
+        for name in pythons()
+    ]
+    promises = [at_least(f"runs per second to {row['against']}", float(row["ratio"]), 1.0) for row in rows]
+    return Report(tables={f"Runs per second, {AT_ONCE} at once": rows}, promises=promises)
+
+
+def _waiting(case: Case) -> Callable[[], Awaitable[None]]:
+    async def job() -> None:
+        waiting = case()
+        assert waiting is not None
+        await waiting
+
+    return job
+
+
+def _bare_job(python: str) -> Callable[[], Awaitable[None]]:
+    async def job() -> None:
+        process = await asyncio.create_subprocess_exec(
+            python,
+            "-c",
+            HELLO[Language.PYTHON],
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        stdout, _ = await process.communicate()
+        if stdout != b"hi\n":
+            raise RuntimeError(f"{python} printed {stdout!r}")
+
+    return job
+
+
+async def _rate(job: Callable[[], Awaitable[None]], count: int) -> float:
+    left = iter(range(count))
+
+    async def worker() -> None:
+        for _ in left:
+            await job()
+
+    start = perf_counter()
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(AT_ONCE):
+            workers.create_task(worker())
+    return count / (perf_counter() - start)
+
+
+# output
+
+
+async def bench_output(size: Size) -> Report:
+    engine = JailEngine()
+    grant = Grant(limits=Limits(timeout_s=600.0))
+    python = next(iter(pythons().values()))
+    rows: list[Row] = []
+    promises: list[Promise] = []
+    try:
+        for shape, text in OUTPUT.items():
+            code = text.format(bytes=size.output_mb << 20)
+            jar = jailed(engine, RunRequest(language=Language.PYTHON, code=code), grant, None)
+            before_kb = _forget_peak_kb()
+            await _waiting(jar)()
+            grown_mb = (_memory_kb("VmHWM") - before_kb) / 1024
+            times = await in_turn(
+                {
+                    "jar": jar,
+                    "null": _writes_to(subprocess.DEVNULL, python, code),
+                    "pipe": _writes_to(subprocess.PIPE, python, code),
+                },
+                size.output_rounds,
+            )
+            wall = {case: statistics.median(samples) for case, samples in times.items()}
+            rows.append(
+                {
+                    "case": shape,
+                    "to_dev_null": wall["jar"] / wall["null"],
+                    "to_a_pipe": wall["jar"] / wall["pipe"],
+                    "jar_s": wall["jar"],
+                    "bare_dev_null_s": wall["null"],
+                    "bare_pipe_s": wall["pipe"],
+                    "host_peak_growth_mb": grown_mb,
+                    "mb": size.output_mb,
+                }
+            )
+            promises += [
+                at_most(f"{shape}: time to that of writing to /dev/null", wall["jar"] / wall["null"], 3.0),
+                at_most(f"{shape}: MB that the host grew by", grown_mb, 16.0),
+            ]
+    finally:
+        await engine.close()
+    return Report(tables={f"A program that writes {size.output_mb} MB": rows}, promises=promises)
+
+
+def _writes_to(where: int, python: str, code: str) -> Case:
+    """To /dev/null, or into a pipe that is read and thrown away as fast as this process can."""
+
+    def once() -> None:
+        with subprocess.Popen([python, "-c", code], env=ENVIRONMENT, stdout=where) as process:
+            if process.stdout is not None:
+                while os.read(process.stdout.fileno(), 1 << 20):
+                    pass
+        if process.returncode:
+            raise RuntimeError(f"{python} ended with {process.returncode}")
+
+    return once
+
+
+def _memory_kb(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    return 0
+
+
+def _forget_peak_kb() -> int:
+    """Memory now, and from now on the peak (VmHWM) is counted anew. proc(5), clear_refs"""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _memory_kb("VmHWM")
+
+
+# preload
+
+
+async def bench_preload(size: Size) -> Report:
+    code = f"import {', '.join(HEAVY)}\nprint('hi')"
+    request = RunRequest(language=Language.PYTHON, code=code)
+    plain, warm = JailEngine(), JailEngine(preload=HEAVY)
+    try:
+        cases = {
+            "jar, preloaded": jailed(warm, request, Grant(), b"hi\n"),
+            "jar, not preloaded": jailed(plain, request, Grant(), b"hi\n"),
+            **{name: bare(path, "-c", code) for name, path in pythons().items()},
+        }
+        times = await in_turn(cases, size.preload)
+    finally:
+        await warm.close()
+        await plain.close()
+    others = [name for name in cases if name != "jar, preloaded"]
+    rows = compared(times, [("jar, preloaded", name) for name in others])
+    return Report(tables={f"import {', '.join(HEAVY)}": rows})
+
+
+# soak
+
+
+async def bench_soak(size: Size) -> Report:
+    engine = JailEngine()
+    job = _waiting(hello(engine, Language.PYTHON))
+    runs: list[int] = []
+    samples: dict[str, list[float]] = {}
+    try:
+        for count in range(-size.warm_up, size.soak + 1):
+            if count >= 0 and count % size.sample_every == 0:
+                runs.append(count)
+                for what, value in _possessions().items():
+                    samples.setdefault(what, []).append(value)
+            await job()
+    finally:
+        await engine.close()
+    rows: list[Row] = []
+    for what, values in samples.items():
+        line = trend(runs, values)
+        rows.append(
+            {
+                "what": what,
+                "per_1000_runs": line.slope,
+                "plus_minus": line.margin,
+                "first": values[0],
+                "last": values[-1],
+                "verdict": "GROWS" if line.grows else "flat",
+            }
+        )
+    growing = sum(row["verdict"] == "GROWS" for row in rows)
+    return Report(
+        tables={f"{size.soak} runs in a row, after {size.warm_up}; sampled every {size.sample_every}": rows},
+        promises=[at_most("things that grow", growing, 0)],
+    )
+
+
+def _possessions() -> dict[str, float]:
+    """All that a run could leave behind in us, in our children and in the kernel, between two runs."""
+    children = list(_descendants(os.getpid()))
+    ours = f"belljar-{os.getpid()}-*"
+    return {
+        "host descriptors": len(os.listdir("/proc/self/fd")),
+        "host threads": len(os.listdir("/proc/self/task")),
+        "host memory, kB": _memory_kb("VmRSS"),
+        "launcher memory, kB": sum(map(_proportional_kb, children)),
+        "launcher descriptors": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in children),
+        "processes": len(children),
+        "mounts": sum(_lines(f"/proc/{pid}/mountinfo") for pid in (os.getpid(), *children)),
+        "cgroups": sum(1 for tree in Path("/sys/fs/cgroup").glob(f"**/{ours}") for _ in tree.glob("**/")),
+    }
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
+            yield int(child)
+            yield from _descendants(int(child))
+
+
+def _proportional_kb(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+def _lines(path: str) -> int:
+    return len(Path(path).read_text().splitlines())
+
+
+BENCHMARKS: dict[str, Callable[[Size], Awaitable[Report]]] = {
+    "hello": bench_hello,
+    "throughput": bench_throughput,
+    "output": bench_output,
+    "preload": bench_preload,
+    "soak": bench_soak,
+}
+
+
+async def measure(names: list[str], size: Size, as_json: bool) -> None:
+    host, revision = machine(), commit()
+    if not as_json:
+        text = ", ".join(f"{name} {value}" for name, value in host.items())
+        sys.stdout.write(f"belljar at {revision} on {text}\n\n")
+    reports = {}
+    for name in names:
+        report = await BENCHMARKS[name](size)
+        reports[name] = asdict(report)
+        if not as_json:
+            sys.stdout.write(shown(name, report))
+            sys.stdout.flush()
+    if as_json:
+        found = {"machine": host, "commit": revision, "benchmarks": reports}
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare the embedded engine with bare programs.")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, metavar="NAME", default=list(BENCHMARKS))
+    parser.add_argument("--size", choices=SIZES, default="full", help="smoke only shows that it works")
+    parser.add_argument("--quick", action="store_const", const="quick", dest="size", help="--size quick")
+    options = parser.parse_args()
+    try:
+        asyncio.run(measure(options.only, SIZES[options.size], options.json))
+    except BelljarError as error:
+        sys.exit(f"bench_jail: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""What a hostile program must not find, touch or leave: planted on the host before, looked at after."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+ORDINARY_UID = 2_990_007 if os.getuid() == 0 else os.getuid()
+"""Of the decoy and of programs that run bare: nobody else's, so that no other process is in reach."""
+JAR_UIDS = range(2_000_000, 2_000_000 + 256 * 1024)
+SHARED_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/run")
+
+
+def demoted() -> dict[str, object]:
+    """Arguments for subprocess that make a program one of an ordinary user."""
+    if os.getuid() != 0:
+        return {}
+    return {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+
+
+class Canaries:
+    """Tokens and listeners of one test session. The same for every program: they have to stay unseen."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_hex(16)
+        self._folder = Path(tempfile.mkdtemp(prefix="canaries-"))
+        self._folder.chmod(0o755)
+        self._file = self._folder / "secret.txt"
+        self._file.write_text(self.token)
+        self._file.chmod(0o644)
+        os.environ["SERVICE_SECRET"] = self.token
+        self._listeners = dict(self._listen())
+        self.decoy = self._start_decoy()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.decoy.kill()
+        self.decoy.wait()
+        for sock in self._listeners.values():
+            sock.close()
+        del os.environ["SERVICE_SECRET"]
+        shutil.rmtree(self._folder)
+
+    @property
+    def whereabouts(self) -> dict[str, str]:
+        """All that an attacker who knows this host would know; everything but the token."""
+        ports = {
+            f"HOST_{name.upper()}": str(sock.getsockname()[1])
+            for name, sock in self._listeners.items()
+            if sock.family != socket.AF_UNIX
+        }
+        return ports | {
+            "HOST_FILE": str(self._file),
+            "HOST_SOCKET": str(self._folder / "socket"),
+            "HOST_ABSTRACT": self._listeners["abstract"].getsockname()[1:].decode(),
+            "HOST_PID": str(self.decoy.pid),
+            "SERVICE_PID": str(os.getpid()),
+        }
+
+    def touched(self) -> list[str]:
+        """Listeners that somebody has reached since the last look."""
+        return [name for name, sock in self._listeners.items() if _was_reached(sock)]
+
+    def file_is_intact(self) -> bool:
+        found = self._file.stat()
+        return (
+            self._file.read_text() == self.token
+            and stat.S_IMODE(found.st_mode) == 0o644
+            and found.st_uid == os.getuid()
+            and sorted(path.name for path in self._folder.iterdir()) == ["secret.txt", "socket"]
+        )
+
+    def _listen(self) -> Iterator[tuple[str, socket.socket]]:
+        inet = ((socket.AF_INET, "127.0.0.1", "4"), (socket.AF_INET6, "::1", "6"))
+        for family, address, suffix in inet:
+            for kind, name in ((socket.SOCK_STREAM, "tcp"), (socket.SOCK_DGRAM, "udp")):
+                with suppress(OSError):  # a host without IPv6
+                    yield name + suffix, _bound(family, kind, (address, 0))
+        yield "unix", _bound(socket.AF_UNIX, socket.SOCK_STREAM, str(self._folder / "socket"))
+        (self._folder / "socket").chmod(0o777)
+        yield "abstract", _bound(socket.AF_UNIX, socket.SOCK_STREAM, b"\0canary-" + os.urandom(4).hex().encode())
+        with suppress(OSError, AttributeError):  # a kernel without vsock
+            yield "vsock", _bound(socket.AF_VSOCK, socket.SOCK_STREAM, (socket.VMADDR_CID_ANY, 0xBE11))
+
+    def _start_decoy(self) -> subprocess.Popen[bytes]:
+        """A process of an ordinary user with the token in its environment."""
+        return subprocess.Popen(
+            ["sleep", "infinity"],
+            env={"PATH": os.defpath, "DECOY_SECRET": self.token},
+            cwd="/",
+            **demoted(),  # type: ignore[call-overload]
+        )
+
+
+def _bound(family: int, kind: int, address: object) -> socket.socket:
+    sock = socket.socket(family, kind)
+    try:
+        sock.bind(address)  # type: ignore[arg-type]
+        if kind == socket.SOCK_STREAM:
+            sock.listen(64)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def _was_reached(sock: socket.socket) -> bool:
+    reached = False
+    while True:
+        try:
+            if sock.type == socket.SOCK_DGRAM:
+                sock.recv(1)
+            else:
+                sock.accept()[0].close()
+        except BlockingIOError:
+            return reached
+        reached = True
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is on the host because of us, at one moment. A run has to leave it as it was."""
+
+    processes: dict[int, str]
+    """Every process below this one, with how many descriptors it holds."""
+    descriptors: dict[int, str]
+    threads: int
+    cgroups: frozenset[str]
+    mounts: dict[int, int]
+    """Of us and of each process below: how many mounts its namespace has."""
+    strays: frozenset[str]
+    """Files in places where everybody may write, that a jar's user owns or that carry our mark."""
+
+    @classmethod
+    def now(cls, mark: str) -> Standing:
+        below = list(descendants(os.getpid()))
+        return cls(
+            processes={pid: f"{_name(pid)}, {len(_listed(f'/proc/{pid}/fd'))} descriptors" for pid in below},
+            descriptors=_descriptors(),
+            threads=threading.active_count(),
+            cgroups=frozenset(_jar_cgroups()),
+            mounts={pid: len(_lines(f"/proc/{pid}/mountinfo")) for pid in [os.getpid(), *below]},
+            strays=frozenset(_strays(mark)),
+        )
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for task in _listed(f"/proc/{pid}/task"):
+        for child in _read(f"/proc/{pid}/task/{task}/children").split():
+            yield int(child)
+            yield from descendants(int(child))
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for fd in _listed("/proc/self/fd"):
+        with suppress(OSError):  # the one that listed them
+            found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
+    return found
+
+
+def _jar_cgroups() -> Iterator[str]:
+    for line in _lines("/proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        if after.startswith("cgroup"):
+            for claim in Path(before.split()[4]).rglob(f"belljar-{os.getpid()}-*"):
+                yield from (str(path) for path in claim.rglob("*") if path.is_dir())
+
+
+def _strays(mark: str) -> Iterator[str]:
+    for place in SHARED_PLACES:
+        with suppress(OSError):
+            for entry in os.scandir(place):
+                with suppress(OSError):
+                    if mark in entry.name or entry.stat(follow_symlinks=False).st_uid in JAR_UIDS:
+                        yield entry.path
+
+
+def _name(pid: int) -> str:
+    return _read(f"/proc/{pid}/comm").strip()
+
+
+def _listed(path: str) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(path)
+    return []
+
+
+def _read(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text(errors="replace")
+    return ""
+
+
+def _lines(path: str) -> list[str]:
+    return _read(path).splitlines()
