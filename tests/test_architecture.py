@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guest": set(),
     "engines": {*WORDS, "guest", "paths"},
     "execution": {*WORDS, "paths", "policy", "guest", "engines"},
+    "service": {*WORDS, "settings", "config", "policy", "engines", "execution"},
 }
 """By first part of the name. A row for all that a part may name, not only for what it names today."""
 

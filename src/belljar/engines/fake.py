@@ -1,13 +1,10 @@
 """A jar in memory: for tests of what stands above an engine, belljar's own and its users'.
 
-Nothing runs on the host. The host's half is the real one (`link.GuestJar`: clocks, caps, verdicts),
-the guest behind it is pretended: files are a dictionary, and programs are lines of a small shell
-
-    commands    bash cat echo env exit false head kill ln mkdir mkfifo printf pwd rm sleep trap true wait yes
-    around them && || ; & # quotes $NAME $? $$ < > >> 2> 2>> >&2 2>&1
-
-which bash runs the same way. There is no word splitting, and links are kept but never followed. Other
-programs, such as a Python that says what a test wants to hear, are given as functions:
+Nothing runs on the host. The host's half is the real one (`link.GuestJar`: clocks, caps, verdicts).
+The guest is pretended: files are a dictionary, programs are bash scripts of a few commands (`do_…`
+below), joined by `&&`, `||`, `;`, `&` and newlines, with `$NAME`, `$?`, `$$`, `<`, `>`, `>>`, `>&2`. Real
+bash runs them the same way, except that here quotes do not keep `$` from being replaced. Other programs,
+such as a Python that says what a test wants to hear, are given as functions:
 
     async def python3(process: Process) -> int:
         await process.out(b"42\\n")
@@ -24,10 +21,11 @@ import hashlib
 import os
 import posixpath
 import re
+import shlex
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from belljar.engines.base import WORK, Area, Check, Probe
@@ -39,27 +37,29 @@ from belljar.models import Grant, Language, Limits
 __all__ = ["FakeEngine", "Files", "Process"]
 
 _WORKSPACE = posixpath.dirname(WORK)
-_WRITABLE = (WORK, f"{_WORKSPACE}/{Area.ARTIFACTS}", "/tmp")
+_AREAS = {area: f"{_WORKSPACE}/{area}" for area in Area}
+_ENV = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp"}
+_NO_COUNTERS = {"memory_peak": 0, "oom_kills": 0, "cpu_us": 0, "pids_peak": 2, "pids_refused": 0}
+_INTERPRETERS = {Language.PYTHON: "python3", Language.BASH: "bash", Language.JAVASCRIPT: "node"}
 _PAGE = 4096
-"""What a file takes of a tmpfs is rounded up to this."""
 _CHUNK = 1 << 16
 _PROGRESS_S = 0.1
-_ENV = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp"}
 
 
 class FakeEngine:
     name = "fake"
 
     def __init__(self, *, programs: Mapping[str, Program] | None = None) -> None:
-        self._programs = {**_COMMANDS, **(programs or {})}
+        self._programs = programs or {}
         self._jars: set[GuestJar] = set()
 
     async def probe(self) -> Probe:
-        return Probe(self.name, (Check("memory", True, "all that it needs"),))
+        return Probe(self.name, (Check("memory", True, "there is always enough for a fake"),))
 
     def interpreters(self) -> Mapping[Language, tuple[str, ...]]:
-        commands = {Language.PYTHON: "python3", Language.BASH: "bash", Language.JAVASCRIPT: "node"}
-        return {language: (name,) for language, name in commands.items() if name in self._programs}
+        return {
+            language: (name,) for language, name in _INTERPRETERS.items() if name in ("bash", *self._programs)
+        }
 
     async def create(self, grant: Grant) -> GuestJar:
         if grant.network.enabled:
@@ -74,13 +74,7 @@ class FakeEngine:
             guest.link,
             base_env=_ENV,
             held_by=dict.fromkeys(("memory", "pids", "cpu"), "nothing"),
-            counters=lambda: {
-                "memory_peak": 0,
-                "oom_kills": 0,
-                "cpu_us": 0,
-                "pids_peak": 2,
-                "pids_refused": 0,
-            },
+            counters=lambda: _NO_COUNTERS,
             kill=guest.abort,
             destroy=destroy,
             timings={},
@@ -94,72 +88,65 @@ class FakeEngine:
             await jar.destroy()
 
 
-class _Kind(Enum):
-    FOLDER = "folder"
-    FIFO = "fifo"
-
-
 class Files:
-    """The jar's writable tree. A node is a file's content, a link's target, or a kind of its own."""
+    """The jar's tree by absolute path: bytes are a file, a string is a link, None is a folder.
+
+    Links are never followed. A file that is written again is another object, so a change can be seen.
+    """
 
     def __init__(self, max_bytes: int, max_files: int) -> None:
         self._max_bytes = max_bytes
         self._max_files = max_files
-        folders = (_WORKSPACE, *(f"{_WORKSPACE}/{area}" for area in Area), "/tmp")
-        self.nodes: dict[str, bytearray | str | _Kind] = dict.fromkeys(folders, _Kind.FOLDER)
+        self.nodes: dict[str, bytearray | str | None] = dict.fromkeys(
+            ("/", "/tmp", _WORKSPACE, *_AREAS.values())
+        )
 
     @property
     def full(self) -> bool:
         return self._room() < _PAGE or len(self.nodes) >= self._max_files
 
     def read(self, path: str) -> bytes:
-        node = self.nodes.get(path)
-        if node is _Kind.FOLDER:
-            raise _os_error(errno.EISDIR, path)
+        node = self.nodes.get(path, "")
         if not isinstance(node, bytearray):
-            raise _os_error(errno.ENOENT, path)
+            raise _error(errno.EISDIR if node is None else errno.ENOENT, path)
         return bytes(node)
 
-    def add(self, path: str, node: bytearray | str | _Kind, *, as_guest: bool = False) -> None:
-        """In place of what was there; only the guest may write to `inputs`."""
-        parent = self.nodes.get(posixpath.dirname(path))
-        if not as_guest and not path.startswith(tuple(f"{folder}/" for folder in _WRITABLE)):
-            raise _os_error(errno.EROFS, path)
-        if parent is not _Kind.FOLDER:
-            raise _os_error(errno.ENOENT if parent is None else errno.ENOTDIR, path)
-        if self.nodes.get(path) is _Kind.FOLDER:
-            raise _os_error(errno.EISDIR, path)
+    def add(self, path: str, node: bytearray | str | None) -> None:
+        parent = self.nodes.get(posixpath.dirname(path), "")
+        if parent is not None:
+            raise _error(errno.ENOTDIR if parent else errno.ENOENT, path)
+        if self.nodes.get(path, "") is None:
+            raise _error(errno.EISDIR, path)
         if path not in self.nodes and len(self.nodes) >= self._max_files:
-            raise _os_error(errno.ENOSPC, path)
+            raise _error(errno.ENOSPC, path)
         self.nodes[path] = node
 
+    def make_folders(self, path: str) -> None:
+        for folder in [*map(str, reversed(PurePosixPath(path).parents)), path]:
+            if folder not in self.nodes:
+                self.add(folder, None)
+            elif self.nodes[folder] is not None:
+                raise _error(errno.ENOTDIR, folder)
+
     def append(self, path: str, content: bytearray, data: bytes) -> None:
-        """To a file that was opened; as much as there is room for."""
+        """As much as there is room for."""
         room = self._room() + -len(content) % _PAGE
         content += data[:room]
         if len(data) > room:
-            raise _os_error(errno.ENOSPC, path)
-
-    def make_folders(self, path: str, *, as_guest: bool = False) -> None:
-        for folder in reversed([path, *_parents(path)]):
-            if self.nodes.get(folder) is not _Kind.FOLDER and folder != "/":
-                if folder in self.nodes:
-                    raise _os_error(errno.EEXIST, folder)
-                self.add(folder, _Kind.FOLDER, as_guest=as_guest)
+            raise _error(errno.ENOSPC, path)
 
     def beneath(self, folder: str) -> list[str]:
-        return sorted(
-            (path for path in self.nodes if path.startswith(folder + "/")),
-            key=lambda path: (path.count("/"), path),
-        )
+        """Relative to it, shallow ones first."""
+        found = [path.removeprefix(folder + "/") for path in self.nodes if path.startswith(folder + "/")]
+        return sorted(found, key=lambda path: (path.count("/"), path))
 
     def _room(self) -> int:
-        pages = sum(-(-len(node) // _PAGE) for node in self.nodes.values() if isinstance(node, bytearray))
-        return max(0, self._max_bytes - pages * _PAGE)
+        sizes = (len(node) for node in self.nodes.values() if isinstance(node, bytearray))
+        return max(0, self._max_bytes - sum(-(-size // _PAGE) * _PAGE for size in sizes))
 
 
 class _Guest(asyncio.WriteTransport):
-    """Answers the host as `guest.agent` does; the wire between them is a function call."""
+    """Answers the host as `guest.agent` does. It is its own wire: writing to it is being heard."""
 
     def __init__(self, limits: Limits, programs: Mapping[str, Program]) -> None:
         super().__init__()
@@ -170,26 +157,25 @@ class _Guest(asyncio.WriteTransport):
         self._decoder = protocol.Decoder()
         self._uploads: dict[int, tuple[str, bytearray]] = {}
         self._staged: dict[str, bytearray] = {}
-        self._running: tuple[int, _Shell] | None = None
+        self._shells: dict[int, _Shell] = {}
         self._alive = True
         self.link.connection_made(self)
 
     def write(self, data: Any) -> None:
-        operations = {"put": self._put, "exec": self._exec, "signal": self._signal, "collect": self._collect}
         for frame in self._decoder.feed(bytes(data)):
             if frame.kind == protocol.OPEN:
                 request = frame.json()
-                operations[request["op"]](frame.stream, request)
+                getattr(self, f"_{request.pop('op')}")(frame.stream, **request)
             elif frame.stream in self._uploads:
                 self._upload(frame)
-            elif self._running is not None and self._running[0] == frame.stream:
-                self._running[1].stdin.feed(frame.payload if frame.kind == protocol.DATA else None)
+            elif frame.stream in self._shells:
+                stdin = self._shells[frame.stream].stdin
+                stdin.feed_data(frame.payload) if frame.kind == protocol.DATA else stdin.feed_eof()
 
     def abort(self) -> None:
         if self._alive:
+            self._signal(0, signal.SIGKILL)
             self._alive = False
-            if self._running is not None:
-                self._running[1].deliver(signal.SIGKILL)
             self._loop.call_soon(self.link.connection_lost, None)
 
     def _send(self, frame: bytes) -> None:
@@ -199,18 +185,16 @@ class _Guest(asyncio.WriteTransport):
     def _tell(self, kind: int, stream: int, **fields: object) -> None:
         self._send(protocol.encode_json(kind, stream, **fields))
 
-    def _put(self, stream: int, request: dict[str, Any]) -> None:
-        names = request["path"].split("/")
-        path = posixpath.join(_WORKSPACE, request["area"], *names)
-        if any(name in ("", ".", "..") or "\0" in name for name in names):
-            self._tell(protocol.END, stream, error=tree.OUTSIDE)
-            return
+    def _put(self, stream: int, area: str, path: str, mode: int) -> None:
+        name = f"{_AREAS[Area(area)]}/{path}"
         try:
-            self._files.make_folders(posixpath.dirname(path), as_guest=True)
-            content = bytearray()
-            self._files.add(path, content, as_guest=True)
-            self._uploads[stream] = (path, content)
+            if posixpath.normpath(name) != name or "\0" in name:
+                raise _error(errno.EXDEV, path)
+            self._files.make_folders(posixpath.dirname(name))
+            self._uploads[stream] = (name, bytearray())
+            self._files.add(*self._uploads[stream])
         except OSError as error:
+            self._uploads.pop(stream, None)
             self._tell(protocol.END, stream, error=_PUT_REASON[error.errno])
 
     def _upload(self, frame: protocol.Frame) -> None:
@@ -219,130 +203,100 @@ class _Guest(asyncio.WriteTransport):
             if frame.kind == protocol.DATA:
                 self._files.append(path, content, frame.payload)
                 return
-        except OSError as error:
-            del self._files.nodes[path]
-            self._tell(protocol.END, frame.stream, error=_PUT_REASON[error.errno])
-        else:
             self._staged[path] = content
             self._tell(protocol.END, frame.stream)
+        except OSError:
+            del self._files.nodes[path]
+            self._tell(protocol.END, frame.stream, error=tree.TOO_LARGE)
         del self._uploads[frame.stream]
 
-    def _exec(self, stream: int, request: dict[str, Any]) -> None:
-        self._tell(protocol.NOTE, stream, started=True)
-        sinks = [
-            _Sink(lambda data, kind=kind: self._send(protocol.encode(kind, stream, data)), request[cap])
-            for kind, cap in ((protocol.OUT, "stdout_cap"), (protocol.ERR, "stderr_cap"))
-        ]
-        for sink in sinks:
-            sink.past_cap = lambda: self._tell(protocol.NOTE, stream, out=sinks[0].total, err=sinks[1].total)
+    def _exec(self, stream: int, argv: list[str], warm: bool, env: dict[str, str], cwd: str, **caps: int) -> None:
+        def report() -> None:
+            self._tell(protocol.NOTE, stream, out=out.total, err=err.total)
 
         def ended(status: int) -> None:
-            self._running = None
-            out, err = (sink.total for sink in sinks)
-            self._tell(protocol.END, stream, status=status, out=out, err=err, full=self._files.full)
+            del self._shells[stream]
+            full = self._files.full
+            self._tell(protocol.END, stream, status=status, out=out.total, err=err.total, full=full)
 
-        argv = (["python3"] if request["warm"] else []) + request["argv"]
-        shell = _Shell(self._programs, self._files, request["env"], request["cwd"])
-        self._running = (stream, shell)
-        shell.start(argv, sinks[0].write, sinks[1].write, ended)
+        def sink(kind: int, cap: int) -> _Sink:
+            return _Sink(lambda data: self._send(protocol.encode(kind, stream, data)), cap, report)
 
-    def _signal(self, stream: int, request: dict[str, Any]) -> None:
-        if self._running is not None:
-            self._running[1].deliver(request["signal"])
+        out, err = sink(protocol.OUT, caps["stdout_cap"]), sink(protocol.ERR, caps["stderr_cap"])
+        self._tell(protocol.NOTE, stream, started=True)
+        shell = self._shells[stream] = _Shell(self._programs)
+        argv = ["python3", *argv] if warm else argv
+        process = Process(tuple(argv), env, cwd, self._files, shell.stdin, out.write, err.write)
+        shell.start(process, ended)
+
+    def _signal(self, stream: int, signal: int) -> None:
+        for shell in self._shells.values():
+            shell.deliver(signal)
         self._tell(protocol.END, stream)
 
-    def _collect(self, stream: int, request: dict[str, Any]) -> None:
-        self._files_left, self._bytes_left = request["max_files"], request["max_bytes"]
-        if request["paths"] is None:
-            for area in (Area.WORK, Area.ARTIFACTS):
-                prefix = "artifacts/" if area is Area.ARTIFACTS else ""
-                self._collect_area(stream, f"{_WORKSPACE}/{area}", prefix, request["max_depth"])
-        else:
-            for path in request["paths"]:
-                self._collect_file(stream, WORK, path, "")
-        self._tell(protocol.END, stream)
-
-    def _collect_area(self, stream: int, area: str, prefix: str, max_depth: int) -> None:
-        for path in self._files.beneath(area):
-            shown = path.removeprefix(area + "/")
-            node = self._files.nodes[path]
-            depth = shown.count("/") + 1
-            if node is _Kind.FOLDER:
-                if depth == max_depth:
-                    self._tell(protocol.NOTE, stream, skipped=prefix + shown, reason=tree.TOO_DEEP)
-            elif depth <= max_depth and self._staged.get(path) is not node:
-                self._collect_file(stream, area, shown, prefix)
-
-    def _collect_file(self, stream: int, area: str, path: str, prefix: str) -> None:
-        node = self._files.nodes.get(f"{area}/{path}")
-        way = [self._files.nodes.get(f"{area}/{parent}") for parent in _parents(path)]
-        reason = None
-        if isinstance(node, str) or any(isinstance(parent, str) for parent in way):
-            reason = tree.SYMLINK
-        elif node is None:
-            reason = tree.MISSING
-        elif isinstance(node, _Kind):
-            reason = tree.NOT_REGULAR
-        elif self._files_left <= 0:
-            reason = tree.TOO_MANY
-        elif len(node) > self._bytes_left:
-            reason = tree.TOO_LARGE
-        if reason is None and isinstance(node, bytearray):
-            self._files_left -= 1
-            self._bytes_left -= len(node)
-            self._tell(protocol.NOTE, stream, file=prefix + path)
-            for frame in protocol.encode_body(stream, bytes(node)):
+    def _collect(
+        self, stream: int, paths: list[str] | None, max_files: int, max_bytes: int, max_depth: int
+    ) -> None:
+        for name, path, reason in self._wanted(paths, max_depth):
+            content = self._files.nodes.get(path)
+            reason = reason or self._fault(path)
+            if not reason and max_files <= 0:
+                reason = tree.TOO_MANY
+            if reason or not isinstance(content, bytearray) or len(content) > max_bytes:
+                self._tell(protocol.NOTE, stream, skipped=name, reason=reason or tree.TOO_LARGE)
+                continue
+            max_files -= 1
+            max_bytes -= len(content)
+            self._tell(protocol.NOTE, stream, file=name)
+            for frame in protocol.encode_body(stream, bytes(content)):
                 self._send(frame)
-        else:
-            self._tell(protocol.NOTE, stream, skipped=prefix + path, reason=reason)
+        self._tell(protocol.END, stream)
+
+    def _wanted(self, paths: list[str] | None, max_depth: int) -> Iterator[tuple[str, str, str]]:
+        """Name to the host, place in the tree, and why it is left out if that is known."""
+        for name in paths or ():
+            yield name, f"{WORK}/{name}", ""
+        for area, prefix in ((WORK, ""), (_AREAS[Area.ARTIFACTS], "artifacts/")) if paths is None else ():
+            for name in self._files.beneath(area):
+                path = f"{area}/{name}"
+                depth = name.count("/") + 1
+                if self._files.nodes[path] is None:
+                    if depth == max_depth:
+                        yield prefix + name, path, tree.TOO_DEEP
+                elif depth <= max_depth and self._staged.get(path) is not self._files.nodes[path]:
+                    yield prefix + name, path, ""
+
+    def _fault(self, path: str) -> str:
+        way = [self._files.nodes.get(str(step), b"") for step in (path, *PurePosixPath(path).parents)]
+        if any(isinstance(node, str) for node in way):
+            return tree.SYMLINK
+        if path not in self._files.nodes:
+            return tree.MISSING
+        return tree.NOT_REGULAR if self._files.nodes[path] is None else ""
 
 
-Write = Callable[[bytes], Awaitable[None]]
-
-
+@dataclass(slots=True)
 class _Sink:
-    """One output stream: the first `cap` bytes are passed on, the rest is counted."""
+    """One output stream: the first `cap` bytes are sent, the rest is counted and sometimes reported."""
 
-    def __init__(self, send: Callable[[bytes], None], cap: int) -> None:
-        self._send = send
-        self._cap = cap
-        self._reported = 0.0
-        self.total = 0
-        self.past_cap: Callable[[], None] = lambda: None
+    send: Callable[[bytes], None]
+    cap: int
+    report: Callable[[], None]
+    total: int = 0
+    reported: float = 0.0
 
     async def write(self, data: bytes) -> None:
-        kept = data[: max(0, self._cap - self.total)]
+        if kept := data[: max(0, self.cap - self.total)]:
+            self.send(kept)
         self.total += len(data)
-        if kept:
-            self._send(kept)
         now = asyncio.get_running_loop().time()
-        if self.total > self._cap and now - self._reported > _PROGRESS_S:
-            self._reported = now
-            self.past_cap()
+        if self.total > self.cap and now > self.reported + _PROGRESS_S:
+            self.reported = now
+            self.report()
         await asyncio.sleep(0)
 
 
-class _Stdin:
-    """What the host sends, for whoever reads it first."""
-
-    def __init__(self) -> None:
-        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._rest = b""
-
-    def feed(self, data: bytes | None) -> None:
-        self._chunks.put_nowait(data)
-
-    async def read(self, count: int) -> bytes:
-        """Up to `count` bytes; none at the end."""
-        if not self._rest:
-            self._rest = await self._chunks.get() or b""
-            if not self._rest:
-                self.feed(None)  # the end stays the end
-        data, self._rest = self._rest[:count], self._rest[count:]
-        return data
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Process:
     """One command as it runs."""
 
@@ -350,18 +304,19 @@ class Process:
     env: Mapping[str, str]
     cwd: str
     files: Files
-    read: Callable[[int], Awaitable[bytes]]
-    """Of stdin: up to so many bytes; none at the end."""
-    out: Write
-    err: Write
-    shell: _Shell = field(repr=False)
+    stdin: asyncio.StreamReader
+    out: Callable[[bytes], Awaitable[None]]
+    err: Callable[[bytes], Awaitable[None]]
 
     def path(self, name: str) -> str:
         return posixpath.normpath(posixpath.join(self.cwd, name))
 
-    def options(self, *known: str) -> tuple[str, ...]:
-        """The arguments without these options."""
-        return tuple(argument for argument in self.argv[1:] if argument not in known)
+    def new_path(self, name: str) -> str:
+        """For writing to."""
+        path = self.path(name)
+        if not path.startswith((f"{WORK}/", f"{_AREAS[Area.ARTIFACTS]}/", "/tmp/")):
+            raise _error(errno.EROFS, name)
+        return path
 
 
 Program = Callable[[Process], Awaitable[int]]
@@ -369,374 +324,233 @@ Program = Callable[[Process], Awaitable[int]]
 
 
 class _Exit(Exception):
-    def __init__(self, status: int) -> None:
-        self.status = status
+    """The script said `exit`."""
 
 
 class _Shell:
-    """One program with its signals and its children."""
+    """One running program: its commands, its signals, its children."""
 
-    def __init__(
-        self, programs: Mapping[str, Program], files: Files, env: Mapping[str, str], cwd: str
-    ) -> None:
+    def __init__(self, programs: Mapping[str, Program]) -> None:
         self._programs = programs
-        self._files = files
-        self._env = env
-        self._cwd = cwd
-        self._main: asyncio.Task[int] | None = None
-        self._command: asyncio.Task[int] | None = None
-        self._killed_by = 0
-        self._pending = ""
         self._status = 0
-        self.traps: dict[int, str] = {}
-        self.background: list[asyncio.Task[int]] = []
-        self.stdin = _Stdin()
+        self._killed_by = 0
+        self._traps: dict[int, str] = {}
+        self._trapped = ""
+        self._main: asyncio.Task[int]
+        self._command: asyncio.Task[int] | None = None
+        self._background: list[asyncio.Task[int]] = []
+        self.stdin = asyncio.StreamReader()
 
-    def start(self, argv: list[str], out: Write, err: Write, ended: Callable[[int], None]) -> None:
-        """Run it; `ended` is told the wait status, see os.waitstatus_to_exitcode."""
-        self._main = asyncio.create_task(self._whole(argv, out, err))
+    def start(self, process: Process, ended: Callable[[int], None]) -> None:
+        """Run it; `ended` is told a wait status, see os.waitstatus_to_exitcode."""
 
         def finish(task: asyncio.Task[int]) -> None:
-            for child in self.background:
+            for child in self._background:
                 child.cancel()
             ended(self._killed_by if task.cancelled() else (task.result() & 0xFF) << 8)
 
+        self._main = asyncio.create_task(self._whole(process))
         self._main.add_done_callback(finish)
 
     def deliver(self, number: int) -> None:
-        action = self.traps.get(number) if number != signal.SIGKILL else None
-        if action is None and self._main is not None:
+        action = self._traps.get(number)
+        if action is None or number == signal.SIGKILL:
             self._killed_by = number
             self._main.cancel()
         elif action and self._command is not None:
-            self._pending = action
+            self._trapped = action
             self._command.cancel()
 
-    async def _whole(self, argv: list[str], out: Write, err: Write) -> int:
+    async def _whole(self, process: Process) -> int:
         try:
-            self._files.make_folders(self._cwd)
-            if posixpath.basename(argv[0]) not in self._programs:
-                raise _os_error(errno.ENOENT, argv[0])
-            return await self.call(argv, self.stdin.read, out, err)
-        except _Exit as end:
-            return end.status
-        except OSError as error:
-            await err(f"belljar: cannot run {argv[0]!a}: {error.strerror}\n".encode())
-            return 127 if error.errno == errno.ENOENT else 126
+            process.files.make_folders(process.cwd)
+            return await self._call(process, "belljar: cannot run {!a}: No such file or directory")
+        except _Exit:
+            return self._status
 
-    async def call(
-        self, argv: list[str], read: Callable[[int], Awaitable[bytes]], out: Write, err: Write
-    ) -> int:
-        program = self._programs.get(posixpath.basename(argv[0]))
+    async def _call(self, process: Process, missing: str) -> int:
+        name = process.argv[0]
+        program = self._programs.get(name) or getattr(self, f"do_{name}", None)
         if program is None:
-            await err(f"bash: {argv[0]}: command not found\n".encode())
+            await process.err(missing.format(name).encode() + b"\n")
             return 127
         try:
-            return await program(
-                Process(
-                    argv=tuple(argv),
-                    env=self._env,
-                    cwd=self._cwd,
-                    files=self._files,
-                    read=read,
-                    out=out,
-                    err=err,
-                    shell=self,
-                )
-            )
+            return int(await program(process))
         except OSError as error:
-            await err(f"{argv[0]}: {error.filename}: {error.strerror}\n".encode())
+            await process.err(f"{name}: {error.filename}: {error.strerror}\n".encode())
             return 1
-        except (ValueError, LookupError):
-            await err(f"{argv[0]}: the fake engine does not know it with these arguments\n".encode())
+        except (LookupError, ValueError) as error:
+            await process.err(f"{name}: the fake engine cannot do this: {error}\n".encode())
             return 2
 
-    async def script(self, text: str, arguments: tuple[str, ...], process: Process) -> int:
-        """Run every line of it, with the streams of the process that called for it."""
-        for line in _parsed(text):
-            if (line.after == "&&" and self._status) or (line.after == "||" and not self._status):
+    async def _script(self, text: str, process: Process) -> int:
+        for after, words, background in _commands(text):
+            if (after == "&&" and self._status) or (after == "||" and not self._status):
                 continue
-            running = asyncio.create_task(self._line(line, arguments, process))
-            if line.background:
-                self.background.append(running)
+            command = asyncio.create_task(self._run(words, process))
+            if background:
+                self._background.append(command)
                 self._status = 0
                 continue
-            self._command = running
+            self._command = command
             try:
-                self._status = await running
+                self._status = await command
             except asyncio.CancelledError:
-                if not self._pending:
+                if not self._trapped:
                     raise
-                action, self._pending = self._pending, ""
-                self._status = await self.script(action, arguments, process)
+                action, self._trapped = self._trapped, ""
+                self._status = await self._script(action, process)
         return self._status
 
-    async def _line(self, line: _Line, arguments: tuple[str, ...], process: Process) -> int:
-        values = {**self._env, "?": str(self._status), "$": "2"}
-        values |= {str(number): text for number, text in enumerate(arguments)}
-        words = [_expanded(word, values) for word in line.words]
-        read, streams = process.read, {1: process.out, 2: process.err}
+    async def _run(self, words: list[str], process: Process) -> int:
+        values = {**process.env, "?": str(self._status), "$": "2"}
+        argv: list[str] = []
+        unread = iter(re.sub(r"\$(\w+|[?$])", lambda found: values.get(found[1], ""), word) for word in words)
         try:
-            for operator, word in line.redirects:
-                target = _expanded(word, values)
-                path = process.path(target)
-                if operator == "<":
-                    read = _reader(self._files.read(path))
-                elif operator in _DUPLICATES:
-                    onto, source = _DUPLICATES[operator]
-                    streams[onto] = streams[source]
+            for word in unread:
+                if word == ">&":
+                    process = replace(process, out={"1": process.out, "2": process.err}[next(unread)])
+                elif word == "<":
+                    process = replace(process, stdin=_reader(process.files.read(process.path(next(unread)))))
+                elif word in (">", ">>"):
+                    process = replace(process, out=_opened(process, next(unread), word == ">>"))
                 else:
-                    streams[2 if operator[0] == "2" else 1] = self._opened(path, operator.endswith(">>"))
+                    argv.append(word)
         except OSError as error:
-            await process.err(f"bash: {target}: {error.strerror}\n".encode())
+            await process.err(f"bash: {error.filename}: {error.strerror}\n".encode())
             return 1
-        return await self.call(words, read, streams[1], streams[2]) if words else 0
+        return await self._call(replace(process, argv=tuple(argv)), "bash: {}: command not found") if argv else 0
 
-    def _opened(self, path: str, appending: bool) -> Write:
-        content = bytearray()
-        if path != "/dev/null":
-            before = self._files.nodes.get(path)
-            if appending and isinstance(before, bytearray):
-                content += before
-            self._files.add(path, content)
+    async def do_bash(self, process: Process) -> int:
+        if process.argv[1] == "-c":
+            return await self._script(process.argv[2], process)
+        return await self._script(process.files.read(process.path(process.argv[1])).decode(), process)
 
-        async def write(data: bytes) -> None:
-            if path != "/dev/null":
-                self._files.append(path, content, data)
-            await asyncio.sleep(0)
+    async def do_cat(self, process: Process) -> int:
+        for name in process.argv[1:]:
+            await process.out(process.files.read(process.path(name)))
+        while len(process.argv) == 1 and (data := await process.stdin.read(_CHUNK)):
+            await process.out(data)
+        return 0
 
-        return write
+    async def do_echo(self, process: Process) -> int:
+        await process.out(" ".join(process.argv[1:]).encode() + b"\n")
+        return 0
 
+    async def do_env(self, process: Process) -> int:
+        await process.out("".join(f"{name}={value}\n" for name, value in process.env.items()).encode())
+        return 0
 
-_TOKEN = re.compile(
-    r"""(?P<nothing>[ \t]+|\#[^\n]*)
-      | (?P<operator>&&|\|\||2>&1|1?>&2|2?>>?|<|;|&|\n)
-      | (?P<word>(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;&|<>()`])+)""",
-    re.VERBOSE | re.DOTALL,
-)
-_PIECE = re.compile(
-    r"""'(?P<literal>[^']*)'|"(?P<quoted>(?:\\.|[^"\\])*)"|\\(?P<escaped>.)|(?P<plain>[^'"\\]+)""", re.DOTALL
-)
-_VARIABLE = re.compile(r"""\\(?P<escaped>["\\$`])|\$\{?(?P<name>\w+|[?$])\}?""")
-_DUPLICATES = {">&2": (1, 2), "1>&2": (1, 2), "2>&1": (2, 1)}
+    async def do_exit(self, process: Process) -> int:
+        self._status = int(process.argv[1])
+        raise _Exit
 
+    async def do_false(self, process: Process) -> int:
+        return 1
 
-@dataclass(slots=True)
-class _Line:
-    after: str
-    words: list[str] = field(default_factory=list)
-    redirects: list[tuple[str, str]] = field(default_factory=list)
-    background: bool = False
+    async def do_head(self, process: Process) -> int:
+        """`head -c COUNT`, of stdin or of /dev/zero."""
+        _, left, zeros = process.argv[2], int(process.argv[2]), process.argv[3:] == ("/dev/zero",)
+        while left:
+            wanted = min(left, _CHUNK)
+            data = bytes(wanted) if zeros else await process.stdin.read(wanted)
+            if not data:
+                break
+            left -= len(data)
+            await process.out(data)
+        return 0
 
+    async def do_kill(self, process: Process) -> int:
+        """`kill -TERM $$`: there is nobody else."""
+        self.deliver(signal.Signals[f"SIG{process.argv[1].removeprefix('-')}"])
+        return 0
 
-def _parsed(text: str) -> Iterator[_Line]:
-    line, position, redirect = _Line(""), 0, ""
-    while position < len(text):
-        token = _TOKEN.match(text, position)
-        if token is None:
-            raise ValueError(f"not in the subset: {text[position:]}")
-        position = token.end()
-        operator = token["operator"]
-        if token["word"] and redirect:
-            line.redirects.append((redirect, token["word"]))
-            redirect = ""
-        elif token["word"]:
-            line.words.append(token["word"])
-        elif operator in _DUPLICATES:
-            line.redirects.append((operator, ""))
-        elif operator and operator[-1] in "<>":
-            redirect = operator
-        elif operator:
-            line.background = operator == "&"
-            if line.words or line.redirects:
-                yield line
-            line = _Line(operator if operator in ("&&", "||") else "")
-    if line.words or line.redirects:
-        yield line
+    async def do_ln(self, process: Process) -> int:
+        process.files.add(process.new_path(process.argv[3]), process.argv[2])
+        return 0
 
+    async def do_mkdir(self, process: Process) -> int:
+        process.files.make_folders(process.new_path(process.argv[-1]))
+        return 0
 
-def _expanded(word: str, values: Mapping[str, str]) -> str:
-    def variables(text: str) -> str:
-        return _VARIABLE.sub(lambda found: found["escaped"] or values.get(found["name"], ""), text)
+    async def do_printf(self, process: Process) -> int:
+        await process.out(process.argv[1].encode().decode("unicode_escape").encode("latin-1"))
+        return 0
 
-    text = ""
-    for piece in _PIECE.finditer(word):
-        text += piece["literal"] or piece["escaped"] or variables(piece["quoted"] or piece["plain"] or "")
-    return text
+    async def do_pwd(self, process: Process) -> int:
+        await process.out(process.cwd.encode() + b"\n")
+        return 0
 
+    async def do_rm(self, process: Process) -> int:
+        path = process.new_path(process.argv[-1])
+        for name in [path, *(f"{path}/{below}" for below in process.files.beneath(path))]:
+            process.files.nodes.pop(name, None)
+        return 0
 
-async def _bash(process: Process) -> int:
-    if process.argv[1] == "-c":
-        return await process.shell.script(process.argv[2], process.argv[3:] or ("bash",), process)
-    text = process.files.read(process.path(process.argv[1])).decode()
-    return await process.shell.script(text, process.argv[1:], process)
+    async def do_sleep(self, process: Process) -> int:
+        await asyncio.sleep(float(process.argv[1]))
+        return 0
 
+    async def do_trap(self, process: Process) -> int:
+        self._traps[signal.Signals[f"SIG{process.argv[2]}"]] = process.argv[1]
+        return 0
 
-async def _cat(process: Process) -> int:
-    for name in process.options():
-        await process.out(process.files.read(process.path(name)))
-    while len(process.argv) == 1 and (data := await process.read(_CHUNK)):
-        await process.out(data)
-    return 0
+    async def do_true(self, process: Process) -> int:
+        return 0
 
+    async def do_wait(self, process: Process) -> int:
+        await asyncio.gather(*self._background, return_exceptions=True)
+        return 0
 
-async def _echo(process: Process) -> int:
-    silent = process.argv[1:2] == ("-n",)
-    await process.out((" ".join(process.argv[1 + silent :]) + ("" if silent else "\n")).encode())
-    return 0
+    async def do_yes(self, process: Process) -> int:
+        while True:
+            await process.out(b"y\n" * (_CHUNK // 2))
 
-
-async def _env(process: Process) -> int:
-    await process.out("".join(f"{name}={value}\n" for name, value in process.env.items()).encode())
-    return 0
-
-
-async def _exit(process: Process) -> int:
-    raise _Exit(int(process.argv[1]) if len(process.argv) > 1 else 0)
-
-
-async def _false(process: Process) -> int:
-    return 1
-
-
-async def _head(process: Process) -> int:
-    option, count, *names = process.argv[1:]
-    if option != "-c":
-        raise ValueError(option)
-    left, read = int(count), process.read
-    if names == ["/dev/zero"]:
-        read = _zeros
-    elif names:
-        read = _reader(process.files.read(process.path(names[0])))
-    while left and (data := await read(min(left, _CHUNK))):
-        left -= len(data)
-        await process.out(data)
-    return 0
-
-
-async def _kill(process: Process) -> int:
-    """`kill -TERM $$`: there is nobody else to kill."""
-    process.shell.deliver(signal.Signals[f"SIG{process.argv[1].removeprefix('-')}"])
-    return 0
-
-
-async def _ln(process: Process) -> int:
-    target, name = process.options("-s")
-    process.files.add(process.path(name), target)
-    return 0
-
-
-async def _mkdir(process: Process) -> int:
-    for name in process.options("-p"):
-        process.files.make_folders(process.path(name))
-    return 0
-
-
-async def _mkfifo(process: Process) -> int:
-    process.files.add(process.path(process.argv[1]), _Kind.FIFO)
-    return 0
-
-
-async def _printf(process: Process) -> int:
-    text = process.argv[1]
-    for argument in process.argv[2:]:
-        text = text.replace("%s", argument, 1)
-    await process.out(text.encode().decode("unicode_escape").encode("latin-1"))
-    return 0
-
-
-async def _pwd(process: Process) -> int:
-    await process.out(f"{process.cwd}\n".encode())
-    return 0
-
-
-async def _rm(process: Process) -> int:
-    for name in process.options("-f", "-r", "-rf"):
-        path = process.path(name)
-        for below in [path, *process.files.beneath(path)]:
-            process.files.nodes.pop(below, None)
-    return 0
-
-
-async def _sleep(process: Process) -> int:
-    await asyncio.sleep(float(process.argv[1]))
-    return 0
-
-
-async def _trap(process: Process) -> int:
-    for name in process.argv[2:]:
-        process.shell.traps[signal.Signals[f"SIG{name}"]] = process.argv[1]
-    return 0
-
-
-async def _true(process: Process) -> int:
-    return 0
-
-
-async def _wait(process: Process) -> int:
-    await asyncio.gather(*process.shell.background, return_exceptions=True)
-    return 0
-
-
-async def _yes(process: Process) -> int:
-    while True:
-        await process.out(b"y\n" * (_CHUNK // 2))
-
-
-_COMMANDS: Mapping[str, Program] = {
-    "bash": _bash,
-    "cat": _cat,
-    "echo": _echo,
-    "env": _env,
-    "exit": _exit,
-    "false": _false,
-    "head": _head,
-    "kill": _kill,
-    "ln": _ln,
-    "mkdir": _mkdir,
-    "mkfifo": _mkfifo,
-    "printf": _printf,
-    "pwd": _pwd,
-    "rm": _rm,
-    "sleep": _sleep,
-    "trap": _trap,
-    "true": _true,
-    "wait": _wait,
-    "yes": _yes,
-}
 
 _PUT_REASON = {
     errno.EISDIR: tree.NOT_REGULAR,
-    errno.EEXIST: tree.MISSING,
     errno.ENOTDIR: tree.MISSING,
     errno.ENOSPC: tree.TOO_LARGE,
+    errno.EXDEV: tree.OUTSIDE,
 }
 
 
-async def _zeros(count: int) -> bytes:
-    return bytes(count)
+def _commands(text: str) -> Iterator[tuple[str, list[str], bool]]:
+    """The operator before each command, its words, and whether it goes to the background."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="&|;<>\n")
+    lexer.whitespace = " \t"
+    after, words = "", list[str]()
+    for token in [*lexer, "\n"]:
+        operator = token.strip("\n") or ";"
+        if operator not in ("&&", "||", ";", "&") or not token:
+            words.append(token)
+            continue
+        if words:
+            yield after, words, operator == "&"
+        after, words = operator, []
 
 
-def _reader(content: bytes) -> Callable[[int], Awaitable[bytes]]:
-    left = memoryview(content)
+def _opened(process: Process, name: str, appending: bool) -> Callable[[bytes], Awaitable[None]]:
+    content = bytearray()
+    path = process.new_path(name)
+    before = process.files.nodes.get(path)
+    if appending and isinstance(before, bytearray):
+        content += before
+    process.files.add(path, content)
 
-    async def read(count: int) -> bytes:
-        nonlocal left
-        data, left = left[:count], left[count:]
-        return bytes(data)
+    async def write(data: bytes) -> None:
+        process.files.append(path, content, data)
+        await asyncio.sleep(0)
 
-    return read
-
-
-def _parents(path: str) -> list[str]:
-    """Nearest first."""
-    parents = []
-    while path := posixpath.dirname(path):
-        parents.append(path)
-        if path == "/":
-            break
-    return parents
+    return write
 
 
-def _os_error(number: int, path: str) -> OSError:
+def _reader(content: bytes) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    reader.feed_data(content)
+    reader.feed_eof()
+    return reader
+
+
+def _error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
