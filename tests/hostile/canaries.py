@@ -91,7 +91,10 @@ class Canaries:
                     yield name + suffix, _bound(family, kind, (address, 0))
         yield "unix", _bound(socket.AF_UNIX, socket.SOCK_STREAM, str(self._folder / "socket"))
         (self._folder / "socket").chmod(0o777)
-        yield "abstract", _bound(socket.AF_UNIX, socket.SOCK_STREAM, b"\0canary-" + os.urandom(4).hex().encode())
+        yield (
+            "abstract",
+            _bound(socket.AF_UNIX, socket.SOCK_STREAM, b"\0canary-" + os.urandom(4).hex().encode()),
+        )
         with suppress(OSError, AttributeError):  # a kernel without vsock
             yield "vsock", _bound(socket.AF_VSOCK, socket.SOCK_STREAM, (socket.VMADDR_CID_ANY, 0xBE11))
 
@@ -146,13 +149,13 @@ class Standing:
     """Files in places where everybody may write, that a jar's user owns or that carry our mark."""
 
     @classmethod
-    def now(cls, mark: str) -> Standing:
+    def now(cls, mark: str, claims: list[Path]) -> Standing:
         below = list(descendants(os.getpid()))
         return cls(
             processes={pid: f"{_name(pid)}, {len(_listed(f'/proc/{pid}/fd'))} descriptors" for pid in below},
             descriptors=_descriptors(),
             threads=threading.active_count(),
-            cgroups=frozenset(_jar_cgroups()),
+            cgroups=frozenset(str(path) for claim in claims for path in claim.rglob("*") if path.is_dir()),
             mounts={pid: len(_lines(f"/proc/{pid}/mountinfo")) for pid in [os.getpid(), *below]},
             strays=frozenset(_strays(mark)),
         )
@@ -173,12 +176,14 @@ def _descriptors() -> dict[int, str]:
     return found
 
 
-def _jar_cgroups() -> Iterator[str]:
+def cgroup_claims() -> list[Path]:
+    """Our engines' own places in the host's cgroup trees; each jar is a directory in each."""
+    claims: list[Path] = []
     for line in _lines("/proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup"):
-            for claim in Path(before.split()[4]).rglob(f"belljar-{os.getpid()}-*"):
-                yield from (str(path) for path in claim.rglob("*") if path.is_dir())
+            claims += Path(before.split()[4]).rglob(f"belljar-{os.getpid()}-*")
+    return claims
 
 
 def _strays(mark: str) -> Iterator[str]:

@@ -14,12 +14,11 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Coroutine
-from functools import cache
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from belljar.engines.base import Area, Command
 from belljar.engines.jail.engine import JailEngine
@@ -39,7 +38,9 @@ from belljar.models import (
     Verdict,
 )
 from tests.hostile.attacks import SMALL, TACTICS, Attack, Control
-from tests.hostile.canaries import Canaries, Standing, demoted, descendants, jar_cgroup_claims
+from tests.hostile.canaries import Canaries, Standing, cgroup_claims, demoted
+
+T = TypeVar("T")
 
 BENIGN_S = 5.0
 """Far more than a benign run takes, on a machine as busy as it may be."""
@@ -47,40 +48,225 @@ BARE_S = 20.0
 
 
 class Glass:
-    def __init__(self, runner: asyncio.Runner, engine: JailEngine, bare: JailEngine, canaries: Canaries) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, engine: JailEngine, unfiltered: JailEngine, canaries: Canaries
+    ) -> None:
         self._runner = runner
+        self._unfiltered = unfiltered
         self.engine = engine
-        self._unfiltered = bare
         self.canaries = canaries
         self.neighbour = Neighbour(canaries.token)
-        self.kinds: list[str] = []
-        """Of every program that was contained, how it was shown to be an attack."""
+        self.notes: list[tuple[str, object]] = []
+        """What the summary counts: of each program, that it ran, that it was contained, by which control."""
+        self._mark = ""
         self.wait(self.neighbour.move_in(engine))
-        self._claims = jar_cgroup_claims()
-        first = self.wait(self.run("print('first')"))
-        self.has_cgroup = "cgroup" in first.usage.held_by["memory"]
+        self._claims = cgroup_claims()
+        self.has_cgroup = bool(self._claims)
         """False for an ordinary user without delegation: limits are held by weaker layers."""
 
     def close(self) -> None:
         self.wait(self.neighbour.move_out())
 
-    def wait[T](self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
+
+    def contains(self, attack: Attack) -> RunResult:
+        """Run it in a jar, check everything, and show that it is an attack."""
+        with self.watching(attack.control):
+            result = self.wait(self.attack(attack))
+            brought_out = _everything(result)
+            assert attack.goal.encode() not in brought_out, f"it reached its goal: {result}"
+            assert result.verdict is attack.verdict, result
+            if attack.verdict is Verdict.EXITED:
+                assert result.exit_code == attack.exit_code, result
+        if attack.control is not Control.PROBE:
+            self._show_effective(attack)
+        return result
+
+    @contextmanager
+    def watching(self, control: Control) -> Iterator[None]:
+        """Whatever is done in between has to leave the host as it was."""
+        self.notes.append(("hostile", "run"))
+        self._mark = f"mark-{secrets.token_hex(6)}"
+        before = Standing.now(self._mark, self._claims)
+        yield
+        after = Standing.now(self._mark, self._claims)
+        assert after == before
+        assert not self.canaries.touched()
+        assert self.canaries.file_is_intact()
+        assert self.canaries.decoy.poll() is None, "the decoy is dead"
+        assert self.neighbour.words == b"ready\n"
+        self._run_benign()
+        self.notes.append(("hostile", "contained"))
+        if control is Control.PROBE:
+            self.notes.append(("hostile", "probe"))
+
+    async def attack(self, attack: Attack) -> RunResult:
+        return await self.run(
+            attack.text,
+            limits=attack.limits,
+            on_output_limit=attack.on_output_limit,
+            language=attack.language,
+            start=attack.start,
+            stdin=attack.stdin,
+            inputs=attack.inputs,
+            output_files=attack.output_files,
+            env={**self._environment(), **attack.env},
+        )
 
     async def run(
         self,
         code: str,
         *,
         limits: Limits = SMALL,
-        language: Language = Language.PYTHON,
         on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE,
         engine: JailEngine | None = None,
-        **fields: Any,
+        **request: Any,
     ) -> RunResult:
-        """One run with the canaries' whereabouts in its environment."""
-        grant = Grant(limits=limits, on_output_limit=on_output_limit, accept_weaker_limits=True)
-        fields.setdefault("env", {**self.canaries.whereabouts, "MARK": self.mark})
-        request = RunRequest(
-            language=language, code=code, files=(InputFile("tactics.py", TACTICS.encode()),), **fields
+        """Any program, in a jar of its own. No canary may come out of it."""
+        result = await runs.run(
+            engine or self.engine,
+            Grant(limits=limits, on_output_limit=on_output_limit, accept_weaker_limits=True),
+            RunRequest(code=code, files=(InputFile("tactics.py", TACTICS.encode()),), **request),
         )
-        return await runs.run(engine or self.engine, grant, request)
+        assert self.canaries.token.encode() not in _everything(result), "a canary came out"
+        return result
+
+    def _environment(self) -> dict[str, str]:
+        return {**self.canaries.whereabouts, **self.neighbour.whereabouts, "MARK": self._mark}
+
+    def _run_benign(self) -> None:
+        async def benign() -> RunResult:
+            async with asyncio.timeout(BENIGN_S):
+                return await self.run("print(6 * 7)")
+
+        result = self.wait(benign())
+        assert (result.verdict, result.exit_code, result.stdout) == (Verdict.EXITED, 0, b"42\n"), result
+
+    def _show_effective(self, attack: Attack) -> None:
+        env = {**self._environment(), **attack.env}
+        if attack.control is Control.ROOMY:
+            result = self.wait(
+                self.run(
+                    attack.text, limits=attack.roomy, language=attack.language, stdin=attack.stdin, env=env
+                )
+            )
+            brought_out = _everything(result)
+        elif attack.control is Control.UNFILTERED:
+            result = self.wait(
+                self.run(attack.text, engine=self._unfiltered, language=attack.language, env=env)
+            )
+            brought_out = _everything(result)
+        else:
+            brought_out = run_bare(attack, env)
+        touched = self.canaries.touched()
+        effective = (
+            attack.goal.encode() in brought_out or self.canaries.token.encode() in brought_out or touched
+        )
+        assert effective, f"not an attack: with its guard removed it says {brought_out[:2000]!r}"
+        self.notes.append(("hostile", "effective"))
+
+
+class Neighbour:
+    """A jar of somebody else that runs all the while, with a secret in every place where one may be."""
+
+    whereabouts = {"NEIGHBOUR_PORT": "40404", "NEIGHBOUR_ABSTRACT": "neighbour"}
+
+    _PROGRAM = """\
+        import mmap, os, signal, socket, sys
+
+        secret = os.environ["NEIGHBOUR_SECRET"]
+        for folder in ("/workspace/work", "/workspace/artifacts", "/tmp", "/dev/shm"):
+            with open(f"{folder}/neighbour.txt", "w") as file:
+                file.write(secret)
+        tcp = socket.create_server(("0.0.0.0", int(os.environ["NEIGHBOUR_PORT"])))
+        unix = socket.socket(socket.AF_UNIX)
+        unix.bind("\\0" + os.environ["NEIGHBOUR_ABSTRACT"])
+        unix.listen()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        print("ready", flush=True)
+        import select
+        select.select([tcp, unix], [], [])
+        print("touched", flush=True)
+        signal.pause()
+        """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self.words = b""
+        self._ready = asyncio.Event()
+        self._jar: GuestJar | None = None
+        self._stay: asyncio.Task[Ended] | None = None
+
+    async def move_in(self, engine: JailEngine) -> None:
+        limits = Limits(timeout_s=3600, memory_mb=64)
+        self._jar = await engine.create(Grant(limits=limits, accept_weaker_limits=True))
+        program = Attack(code=self._PROGRAM, control=Control.PROBE).text
+        await self._jar.put(Area.WORK, [InputFile("main.py", program.encode())])
+        self._stay = asyncio.create_task(self._live(self._jar))
+        await asyncio.wait_for(self._ready.wait(), BENIGN_S)
+
+    async def move_out(self) -> None:
+        assert self._jar is not None
+        assert self._stay is not None
+        self._jar.cancel()
+        ended = await self._stay
+        await self._jar.destroy()
+        assert (ended.verdict, ended.exit_code) == (Verdict.CANCELLED, 0)
+
+    async def _live(self, jar: GuestJar) -> Ended:
+        env = {"NEIGHBOUR_SECRET": self._secret, **self.whereabouts}
+        async for event in jar.exec(Command(argv=("/workspace/work/main.py",), warm=True, env=env)):
+            if isinstance(event, Output):
+                self.words += event.data
+                self._ready.set()
+            elif isinstance(event, Ended):
+                return event
+        raise AssertionError("the last event is Ended")
+
+
+_INTERPRETERS = {Language.PYTHON: "python3", Language.BASH: "bash", Language.JAVASCRIPT: "node"}
+_AS_ROOT = (
+    *("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+    # A bystander to be killed; this shell is pid 1, which nothing inside can kill.
+    *("sh", "-c", 'sleep 30 & export HOST_PID=$!; "$@"; kill -0 $HOST_PID || echo bystander REACHED', "sh"),
+)
+
+
+def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
+    """What the program says outside: an ordinary user's process, bounded, and dead with all its kin after."""
+    folder = Path(tempfile.mkdtemp(prefix="bare-"))
+    folder.chmod(0o777)
+    script = folder / SCRIPTS[attack.language]
+    script.write_text(attack.text)
+    (folder / "tactics.py").write_text(TACTICS)
+    bounds = ("prlimit", "--core=0", "--cpu=10", f"--fsize={256 << 20}", "--nofile=512", f"--as={8 << 30}")
+    space = _AS_ROOT if attack.control is Control.ROOT else ()
+    process = subprocess.Popen(
+        [*bounds, *space, _INTERPRETERS[attack.language], str(script)],
+        cwd=folder,
+        env={"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        **demoted(),  # type: ignore[call-overload]
+    )
+    try:
+        said, _ = process.communicate(attack.stdin, timeout=BARE_S)
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout or b""
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    said += b"".join(path.read_bytes() for path in folder.glob("*.out"))
+    shutil.rmtree(folder)
+    return bytes(said)
+
+
+def _everything(result: RunResult) -> bytes:
+    """All bytes of a result that a program had a hand in."""
+    names = [artifact.path for artifact in result.artifacts] + [skip.path for skip in result.skipped]
+    contents = [artifact.content for artifact in result.artifacts]
+    return b"\n".join([result.stdout, result.stderr, *(name.encode() for name in names), *contents])

@@ -55,23 +55,29 @@ class Link(asyncio.Protocol):
         self.lost: str | None = None
         """Why nothing more can be heard."""
 
-    def open(self, op: str, **fields: object) -> int:
+    def open(self, op: str, body: bytes | None = None, **fields: object) -> int:
+        """Start an operation. A small body goes with it: each write wakes the guest."""
         stream = self._next_stream
         self._next_stream += 2
         self._streams[stream] = asyncio.Queue()
-        self.write(protocol.encode_json(protocol.OPEN, stream, op=op, **fields))
         if self.lost:
             self._streams[stream].put_nowait(None)
+        frames = [protocol.encode_json(protocol.OPEN, stream, op=op, **fields)]
+        if body is not None and len(body) <= protocol.CHUNK:
+            frames += protocol.encode_body(stream, body)
+        self._write(b"".join(frames))
         return stream
 
-    def write(self, frame: bytes) -> None:
-        if self._transport is not None and not self.lost:
-            self._transport.write(frame)
-
     async def write_body(self, stream: int, content: bytes) -> None:
-        for frame in protocol.encode_body(stream, content):
-            await self._writable.wait()
-            self.write(frame)
+        """The rest of a body that was too large to go with `open`."""
+        if len(content) > protocol.CHUNK:
+            for frame in protocol.encode_body(stream, content):
+                await self._writable.wait()
+                self._write(frame)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self.lost:
+            self._transport.write(data)
 
     async def next(self, stream: int) -> protocol.Frame:
         """The next frame of a stream. EngineUnavailable when the guest is gone."""
@@ -154,7 +160,7 @@ class GuestJar:
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
         streams = []
         for file in files:
-            stream = self._link.open("put", area=area, path=file.path, mode=0o644)
+            stream = self._link.open("put", file.content, area=area, path=file.path, mode=0o644)
             streams.append((stream, file))
             await self._link.write_body(stream, file.content)
         for stream, file in streams:
@@ -173,6 +179,7 @@ class GuestJar:
         before = self._counters()
         stream = self._link.open(
             "exec",
+            command.stdin,
             argv=command.argv,
             warm=command.warm,
             env={**self._base_env, **command.env},

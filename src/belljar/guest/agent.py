@@ -17,6 +17,7 @@ Standard library only: it is sent into the jar as text.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -130,6 +131,8 @@ class Agent:
 
     def _exec(self, stream: int, request: dict[str, Any]) -> None:
         self._tell(protocol.NOTE, stream, started=True)
+        # A program's own collections then leave our objects, and so the pages it shares with us, alone.
+        gc.freeze()
         program = Program(stream, request, self._proc_fd)
         self._programs[stream] = program
         for kind, sink in ((protocol.OUT, program.stdout), (protocol.ERR, program.stderr)):

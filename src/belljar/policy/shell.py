@@ -36,7 +36,7 @@ _OPENERS = frozenset({"{", "[[", "if", "while", "until", "for", "select", "case"
 _RESERVED = _OPENERS | {"}", "!", "then", "elif", "else", "fi", "do", "done", "in", "esac", "function", "time", "coproc"}
 _KEYWORD = re.compile(
     r"(?:\[\[|[{}!]|if|then|elif|else|fi|while|until|for|select|do|done|case|esac|function|time|coproc)"
-    r"(?=[ \t\n;&|<>()]|\Z)"
+    r"(?=[ \t\n;&|<>()]|\\\n[ \t]|\Z)"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")

@@ -37,7 +37,7 @@ class Claim:
                 path = base / name
                 path.mkdir(exist_ok=True)
                 self._stack.callback(_remove_quietly, path)
-                if controller == "v2" and not set(_V1[:3]) <= bases.keys():
+                if controller == "v2":
                     _enable(path, [c for c in V2_CONTROLLERS if c not in bases])
                 self.parents[controller] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 self._stack.callback(os.close, self.parents[controller])
@@ -71,10 +71,10 @@ def _bases(mountinfo: str, membership: str, parent: str | None) -> dict[str, Pat
         _, controllers, path = line.split(":", 2)
         own.update({name: path.lstrip("/") for name in controllers.split(",") or [""]})
     bases = {name: v1_mounts[name] / (parent or own.get(name, "")) for name in _V1 if name in v1_mounts}
-    if v2_mount is not None:
+    if v2_mount is not None and not set(V2_CONTROLLERS) <= bases.keys():
         bases["v2"] = v2_mount / parent if parent else _v2_base(v2_mount, own.get("", ""))
         available = (v2_mount / "cgroup.controllers").read_text().split()
-    else:
+    else:  # there is none, or it is empty because version 1 has everything
         available = []
     missing = [name for name in V2_CONTROLLERS if name not in bases and name not in available]
     if missing:

@@ -146,6 +146,7 @@ class JailEngine:
         self._claim: Claim | None = None
         self._no_cgroup = ""
         self._uids: Uids | None = None
+        self._namespaces = posture.namespaces("self")
 
     async def probe(self) -> Probe:
         return await asyncio.to_thread(probe.probe, self._cgroup_parent)
@@ -257,9 +258,10 @@ class JailEngine:
         try:
             jar.posture = posture.check(
                 pid,
-                uid if os.getuid() == 0 else None,
-                wanted if cgroup else None,
-                cgroup.limits() if cgroup else None,
+                uid=uid if os.getuid() == 0 else None,
+                hosts=self._namespaces,
+                limits=wanted if cgroup else None,
+                held=cgroup.limits() if cgroup else None,
             )
         except BaseException:
             await jar.destroy()

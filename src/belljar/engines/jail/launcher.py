@@ -62,6 +62,7 @@ class Launcher:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._parents: Parents = settings["cgroups"]
         self._seccomp = base64.b64decode(settings["seccomp"])
+        self._masks = mounts.masks()
         self._control = socket.socket(fileno=settings["control"])
         self._jars: dict[int, str] = {}
         """Pid of each guest to the name of its jar."""
@@ -170,7 +171,7 @@ class Launcher:
         socket.sethostname("belljar")
         network.raise_loopback()
         clock.mark("namespaces")
-        proc_fd = mounts.mount_proc()
+        proc_fd = mounts.mount_proc(self._masks)
         areas = mounts.mount_workspace(order["workspace_mb"], order["workspace_files"], order["tmp_mb"])
         clock.mark("mounts")
         privileges.set_rlimits(order["nofile"], order["processes"], order["data_bytes"])

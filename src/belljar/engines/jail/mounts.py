@@ -39,7 +39,13 @@ HIDDEN_IN_PROC = (
 )
 
 
-def mount_proc() -> int:
+def masks() -> list[tuple[str, str]]:
+    """What is hidden and what with, of what this kernel has: found once, mounted in every jar."""
+    paths = [f"/proc/{name}" for name in HIDDEN_IN_PROC]
+    return [("/run" if os.path.isdir(path) else "/dev/null", path) for path in paths if os.path.exists(path)]
+
+
+def mount_proc(masks: list[tuple[str, str]]) -> int:
     """A /proc of the jar's own, read-only and masked; returns a descriptor of it that can be written by.
 
     The descriptor is the guest's alone: through it the guest makes a program the kernel's first
@@ -49,10 +55,8 @@ def mount_proc() -> int:
     writable = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     sc.mount("/proc", "/proc", None, sc.MS_BIND)
     sc.mount("", "/proc", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _NO_PROGRAMS)
-    for name in HIDDEN_IN_PROC:
-        path = f"/proc/{name}"
-        if os.path.exists(path):
-            sc.mount("/run" if os.path.isdir(path) else "/dev/null", path, None, sc.MS_BIND)
+    for mask, path in masks:
+        sc.mount(mask, path, None, sc.MS_BIND)
     return writable
 
 

@@ -27,11 +27,22 @@ _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _DESCRIPTORS = ("socket:", "pipe:", "/dev/null", "/proc", "/tmp/inputs", "/tmp/work", "/tmp/artifacts")
 
 
-def check(pid: int, uid: int | None, limits: Mapping[str, int] | None, held: Mapping[str, int] | None) -> str:
+def namespaces(pid: int | str) -> dict[str, str]:
+    return {name: os.readlink(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES}
+
+
+def check(
+    pid: int,
+    *,
+    uid: int | None,
+    hosts: Mapping[str, str],
+    limits: Mapping[str, int] | None,
+    held: Mapping[str, int] | None,
+) -> str:
     """Digest of the posture of the guest `pid`; PostureMismatch names the first thing that is wrong.
 
-    `uid` is the host uid it must have (None: our own), `limits` what its cgroup must hold and `held`
-    what it does hold; both None where no cgroup can be had.
+    `uid` is the host uid it must have (None: our own), `hosts` the host's namespaces, none of which it
+    may share, `limits` what its cgroup must hold and `held` what it does; both None without a cgroup.
     """
     found: dict[str, object] = {}
     status = _status(pid)
@@ -41,8 +52,8 @@ def check(pid: int, uid: int | None, limits: Mapping[str, int] | None, held: Map
     _expect("Uid", set(status["Uid"].split()), {wanted_uid})
     if uid is not None:
         _expect("Groups", status["Groups"].split(), [])
-    for name in _NAMESPACES:
-        if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
+    for name, its_own in namespaces(pid).items():
+        if its_own == hosts[name]:
             raise PostureMismatch(f"the jar shares the host's {name} namespace")
     found["namespaces"] = list(_NAMESPACES)
     found["mounts"] = _mounts(pid)

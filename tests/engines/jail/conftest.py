@@ -1,0 +1,59 @@
+"""What the jail's own tests share: programs run as an ordinary user, and our place in the cgroup trees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from belljar.engines.jail import delegation
+
+SRC = Path(__file__).parents[3] / "src"
+NOBODY = 65534
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def _python_for_anyone() -> str:
+    """The Python of this test run may lie in a home that nobody else may enter."""
+    own = os.path.realpath(sys.executable)
+    if all(os.stat(parent).st_mode & 0o001 for parent in Path(own).parents):
+        return own
+    return shutil.which("python3", path="/usr/bin:/usr/local/bin") or own
+
+
+@pytest.fixture(scope="session")
+def run_as_nobody() -> Run:
+    """Run Python code as a user without any privilege: nobody where we are root, else ourselves."""
+
+    def run(code: str, *arguments: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        become: tuple[str, ...] = ()
+        if os.getuid() == 0:
+            become = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+        return subprocess.run(
+            [*under, *become, _python_for_anyone(), "-c", code, *arguments],
+            env={"PATH": os.defpath, "PYTHONPATH": str(SRC)},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def claimed() -> Iterator[delegation.Claim]:
+    """A real place in the real trees of this host."""
+    try:
+        claim = delegation.claim()
+    except delegation.NoDelegation as reason:
+        pytest.skip(f"no cgroup can be had: {reason}; run as root or with a delegated cgroup")
+    yield claim
+    claim.release()

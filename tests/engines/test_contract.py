@@ -1,0 +1,402 @@
+"""The contract of every engine (`engines/base.py`), on every engine.
+
+Programs are bash scripts in the subset that the fake engine knows. What needs a kernel or an interpreter
+is marked `real`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import belljar
+from belljar.engines.base import WORK, Area, Collected, Command
+from belljar.engines.fake import FakeEngine
+from belljar.engines.jail.engine import JailEngine
+from belljar.errors import BelljarError, EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
+from belljar.models import (
+    Artifact,
+    Ended,
+    Event,
+    Grant,
+    InputFile,
+    Language,
+    Network,
+    OnOutputLimit,
+    Output,
+    SkipReason,
+    Started,
+    Stream,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from belljar.engines.base import Engine, Jar
+
+    MakeJar = Callable[..., Awaitable[Jar]]
+    Footprints = Callable[[], Any]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+real = pytest.mark.parametrize("engine", ["jail"], indirect=True)
+"""Only for engines with a kernel and a Python."""
+
+SOON_S = 5.0
+"""Much longer than anything takes, much shorter than the programs that have to be stopped."""
+FOREVER = "sleep 60"
+
+
+@dataclass(frozen=True)
+class Run:
+    events: tuple[Event, ...]
+    stdout: bytes
+    stderr: bytes
+    ended: Ended
+
+    @property
+    def how(self) -> tuple[Verdict, int | None]:
+        """The verdict, and the exit code or signal that goes with it."""
+        return self.ended.verdict, self.ended.signal if self.ended.exit_code is None else self.ended.exit_code
+
+
+def bash(script: str, **fields: Any) -> Command:
+    return Command(argv=("bash", "-c", script), **fields)
+
+
+async def run(jar: Jar, program: Command | str) -> Run:
+    command = bash(program) if isinstance(program, str) else program
+    events = [event async for event in jar.exec(command)]
+    texts = {
+        stream: b"".join(e.data for e in events if isinstance(e, Output) and e.stream is stream)
+        for stream in Stream
+    }
+    assert isinstance(events[-1], Ended)
+    return Run(tuple(events), texts[Stream.STDOUT], texts[Stream.STDERR], events[-1])
+
+
+async def started(jar: Jar, script: str, until: bytes = b"") -> Any:
+    """The stream of a program that runs and, where asked for, has said so."""
+    events = jar.exec(bash(script))
+    heard = b""
+    async for event in events:
+        heard += event.data if isinstance(event, Output) else b""
+        if isinstance(event, Started | Output) and until in heard:
+            break
+    return events
+
+
+def contents(collected: Collected) -> dict[str, bytes]:
+    return {artifact.path: artifact.content for artifact in collected.artifacts}
+
+
+def reasons(collected: Collected) -> dict[str, SkipReason]:
+    return {skipped.path: skipped.reason for skipped in collected.skipped}
+
+
+def file(path: str, content: bytes | str = b"") -> InputFile:
+    return InputFile(path, content.encode() if isinstance(content, str) else content)
+
+
+# How it ends
+
+
+async def test_a_program_starts_speaks_and_ends(jar: Jar) -> None:
+    result = await run(jar, "echo hello")
+    kinds = [type(event) for event in result.events]
+    assert kinds == [Started, Output, Ended]
+    assert result.stdout == b"hello\n"
+    assert result.how == (Verdict.EXITED, 0)
+    assert (result.ended.stdout_bytes, result.ended.stderr_bytes) == (6, 0)
+    assert 0 < result.ended.usage.wall_s < SOON_S
+
+
+async def test_the_posture_is_told_before_anything_runs(jar: Jar) -> None:
+    first = (await run(jar, "true")).events[0]
+    assert isinstance(first, Started)
+    assert len(bytes.fromhex(first.posture)) == 32
+
+
+async def test_every_limit_says_what_held_it(jar: Jar) -> None:
+    held_by = (await run(jar, "true")).ended.usage.held_by
+    assert {"memory", "pids", "cpu"} <= held_by.keys()
+    assert all(held_by.values())
+
+
+@pytest.mark.parametrize("code", [0, 1, 42, 126, 255])
+async def test_the_exit_code_is_the_programs(jar: Jar, code: int) -> None:
+    assert (await run(jar, f"exit {code}")).how == (Verdict.EXITED, code)
+
+
+async def test_the_last_command_decides_the_exit_code(jar: Jar) -> None:
+    assert (await run(jar, "true && false || false\nfalse ; true\nfalse && true")).how == (Verdict.EXITED, 1)
+
+
+@pytest.mark.parametrize(("name", "number"), [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("USR1", 10)])
+async def test_a_signal_of_its_own_is_reported(jar: Jar, name: str, number: int) -> None:
+    result = await run(jar, f"kill -{name} $$\n{FOREVER}")
+    assert result.how == (Verdict.SIGNALED, number)
+    assert result.ended.exit_code is None
+
+
+async def test_a_command_that_does_not_exist_is_127(jar: Jar) -> None:
+    result = await run(jar, Command(argv=("no-such-program", "x")))
+    assert result.how == (Verdict.EXITED, 127)
+    assert b"no-such-program" in result.stderr
+
+
+async def test_a_command_that_does_not_exist_in_a_script_is_127(jar: Jar) -> None:
+    result = await run(jar, "no-such-program x")
+    assert result.how == (Verdict.EXITED, 127)
+    assert b"no-such-program" in result.stderr
+
+
+async def test_a_script_is_run_by_the_interpreter_the_engine_names(engine: Engine, jar: Jar) -> None:
+    await jar.put(Area.WORK, [file("main.sh", "echo from a file\n")])
+    command = Command(argv=(*engine.interpreters()[Language.BASH], f"{WORK}/main.sh"))
+    assert (await run(jar, command)).stdout == b"from a file\n"
+
+
+# What it is given
+
+
+async def test_the_environment_is_passed(jar: Jar) -> None:
+    command = bash("echo $GREETING; echo $HOME", env={"GREETING": "hi  there", "HOME": "/elsewhere"})
+    assert (await run(jar, command)).stdout.split() == [b"hi", b"there", b"/elsewhere"]
+
+
+async def test_nothing_of_the_hosts_environment_is_passed(jar: Jar, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY", secrets.token_hex())
+    result = await run(jar, Command(argv=("env",), env={"GIVEN": "x"}))
+    names = {line.split("=")[0] for line in result.stdout.decode().splitlines()}
+    documented = {"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
+    assert "GIVEN" in names
+    assert {name for name in names if not name.endswith("_NUM_THREADS")} <= {"GIVEN", *documented}
+
+
+async def test_it_starts_in_work(jar: Jar) -> None:
+    assert (await run(jar, "pwd")).stdout == b"/workspace/work\n"
+
+
+async def test_a_missing_working_directory_is_made(jar: Jar) -> None:
+    result = await run(jar, bash("pwd\necho x > here", cwd=f"{WORK}/a/b"))
+    assert result.stdout == b"/workspace/work/a/b\n"
+    assert contents(await jar.collect(None)) == {"a/b/here": b"x\n"}
+
+
+async def test_a_working_directory_that_is_a_file_is_a_result(jar: Jar) -> None:
+    await jar.put(Area.WORK, [file("data")])
+    result = await run(jar, bash("pwd", cwd=f"{WORK}/data"))
+    assert result.how == (Verdict.EXITED, 126)
+    assert result.stderr
+
+
+async def test_stdin_is_delivered_whole(jar: Jar) -> None:
+    text = os.urandom(700_001)
+    assert (await run(jar, bash("cat", stdin=text))).stdout == text
+
+
+async def test_stdin_ends_where_none_is_given(jar: Jar) -> None:
+    assert (await run(jar, "cat\necho after")).stdout == b"after\n"
+
+
+async def test_stdin_that_nobody_reads_holds_nothing_up(jar: Jar) -> None:
+    result = await run(jar, bash("echo done", stdin=bytes(10 << 20)))
+    assert result.how == (Verdict.EXITED, 0)
+    assert result.ended.usage.wall_s < SOON_S
+
+
+async def test_stdin_may_be_read_in_part(jar: Jar) -> None:
+    result = await run(jar, bash("head -c 3", stdin=b"abc" + bytes(1 << 20)))
+    assert (result.how, result.stdout) == ((Verdict.EXITED, 0), b"abc")
+
+
+# What it says
+
+
+async def test_streams_are_kept_apart(jar: Jar) -> None:
+    result = await run(jar, "echo out\necho err >&2")
+    assert (result.stdout, result.stderr) == (b"out\n", b"err\n")
+
+
+async def test_any_byte_comes_through(jar: Jar) -> None:
+    every_byte = bytes(range(256)) * 300
+    await jar.put(Area.WORK, [file("bytes", every_byte)])
+    assert (await run(jar, "cat bytes")).stdout == every_byte
+
+
+async def test_output_is_heard_while_the_program_runs(jar: Jar) -> None:
+    heard = {}
+    async for event in jar.exec(bash("echo now\nsleep 0.5\necho later")):
+        if isinstance(event, Output):
+            heard[event.data] = time.monotonic()
+    assert heard[b"later\n"] - heard[b"now\n"] > 0.3
+
+
+async def test_output_past_the_cap_is_counted_and_the_program_goes_on(make_jar: MakeJar) -> None:
+    jar = await make_jar(stdout_kb=2)
+    result = await run(jar, "head -c 5000001 /dev/zero\necho still here >&2\nexit 7")
+    assert result.how == (Verdict.EXITED, 7)
+    assert (len(result.stdout), result.ended.stdout_bytes) == (2048, 5_000_001)
+    assert result.stderr == b"still here\n"
+
+
+async def test_each_stream_has_its_own_cap(make_jar: MakeJar) -> None:
+    jar = await make_jar(stdout_kb=3, stderr_kb=1)
+    result = await run(jar, "head -c 4000 /dev/zero\nhead -c 4000 /dev/zero >&2")
+    assert (len(result.stdout), len(result.stderr)) == (3072, 1024)
+    assert (result.ended.stdout_bytes, result.ended.stderr_bytes) == (4000, 4000)
+
+
+async def test_a_cap_of_nothing_keeps_nothing(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(stdout_kb=0, stderr_kb=0), "echo 12345\necho 12 >&2")
+    assert (result.stdout, result.stderr) == (b"", b"")
+    assert (result.ended.stdout_bytes, result.ended.stderr_bytes) == (6, 3)
+
+
+async def test_large_output_on_both_streams_at_once(jar: Jar) -> None:
+    script = "head -c 900000 /dev/zero &\nhead -c 900000 /dev/zero >&2\nwait"
+    result = await run(jar, script)
+    assert (len(result.stdout), len(result.stderr)) == (900_000, 900_000)
+
+
+@pytest.mark.parametrize("stream", ["", " >&2"], ids=["stdout", "stderr"])
+async def test_too_much_output_ends_it_where_the_grant_says_so(make_jar: MakeJar, stream: str) -> None:
+    jar = await make_jar(OnOutputLimit.KILL, stdout_kb=4, stderr_kb=4)
+    result = await run(jar, f"yes{stream}")
+    assert result.ended.verdict is Verdict.OUTPUT_LIMIT
+    assert len(result.stdout + result.stderr) == 4096
+    assert result.ended.usage.wall_s < SOON_S
+
+
+async def test_output_of_exactly_the_cap_ends_nothing(make_jar: MakeJar) -> None:
+    jar = await make_jar(OnOutputLimit.KILL, stdout_kb=1)
+    result = await run(jar, "head -c 1024 /dev/zero\nsleep 0.3\necho whole >&2")
+    assert (result.how, len(result.stdout), result.stderr) == ((Verdict.EXITED, 0), 1024, b"whole\n")
+
+
+async def test_too_much_output_is_the_verdict_however_quickly_it_ended(make_jar: MakeJar) -> None:
+    jar = await make_jar(OnOutputLimit.KILL, stdout_kb=1)
+    assert (await run(jar, "head -c 1025 /dev/zero")).ended.verdict is Verdict.OUTPUT_LIMIT
+
+
+# When it is stopped
+
+
+async def test_the_clock_stops_it_and_keeps_what_it_said(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(timeout_s=0.3), f"echo before\n{FOREVER}\necho after")
+    assert result.how == (Verdict.TIMEOUT, 15)
+    assert result.stdout == b"before\n"
+    assert 0.3 <= result.ended.usage.wall_s < SOON_S
+
+
+async def test_it_may_say_goodbye_at_the_deadline(make_jar: MakeJar) -> None:
+    script = f"trap 'echo bye; exit 3' TERM\necho ready\n{FOREVER}\necho after"
+    result = await run(await make_jar(timeout_s=0.4), script)
+    assert result.how == (Verdict.TIMEOUT, 3)
+    assert result.stdout == b"ready\nbye\n"
+
+
+async def test_it_is_killed_when_it_ignores_the_deadline(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(timeout_s=0.3, grace_s=0.4), f"trap '' TERM\n{FOREVER}")
+    assert result.how == (Verdict.TIMEOUT, 9)
+    assert 0.7 <= result.ended.usage.wall_s < SOON_S
+
+
+async def test_without_grace_it_is_killed_at_once(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(timeout_s=0.3, grace_s=0), f"trap 'exit 3' TERM\n{FOREVER}")
+    assert result.how == (Verdict.TIMEOUT, 9)
+
+
+async def test_a_program_in_time_is_left_alone(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(timeout_s=SOON_S, idle_timeout_s=SOON_S), "sleep 0.1\nexit 4")
+    assert result.how == (Verdict.EXITED, 4)
+
+
+async def test_silence_stops_it(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(idle_timeout_s=0.3), f"echo once\n{FOREVER}")
+    assert result.how == (Verdict.IDLE_TIMEOUT, 15)
+    assert result.stdout == b"once\n"
+
+
+async def test_a_program_that_speaks_is_not_idle(make_jar: MakeJar) -> None:
+    script = "\n".join(f"echo {number}{stream}\nsleep 0.25" for number in range(3) for stream in ("", " >&2"))
+    assert (await run(await make_jar(idle_timeout_s=0.6), script)).how == (Verdict.EXITED, 0)
+
+
+async def test_a_program_that_speaks_past_its_cap_is_not_idle(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(stdout_kb=1, idle_timeout_s=0.5, timeout_s=1.2), "yes")
+    assert result.ended.verdict is Verdict.TIMEOUT
+
+
+async def test_cancel_ends_it_gently(jar: Jar) -> None:
+    events = await started(jar, f"trap 'echo bye; exit 3' TERM\necho ready\n{FOREVER}", until=b"ready")
+    jar.cancel()
+    jar.cancel()
+    rest = [event async for event in events]
+    assert isinstance(rest[-1], Ended)
+    assert (rest[-1].verdict, rest[-1].exit_code) == (Verdict.CANCELLED, 3)
+    assert Output(Stream.STDOUT, b"bye\n") in rest
+
+
+async def test_cancel_kills_what_ignores_it(make_jar: MakeJar) -> None:
+    jar = await make_jar(grace_s=0.2)
+    events = await started(jar, f"trap '' TERM\necho ready\n{FOREVER}", until=b"ready")
+    jar.cancel()
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert (last.verdict, last.signal) == (Verdict.CANCELLED, 9)
+
+
+async def test_cancel_at_once_is_heard(jar: Jar) -> None:
+    events = jar.exec(bash(FOREVER))
+    assert isinstance(await anext(events), Started)
+    jar.cancel()
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert last.verdict is Verdict.CANCELLED
+
+
+async def test_cancel_of_nothing_does_nothing(jar: Jar) -> None:
+    jar.cancel()
+    result = await run(jar, "sleep 0.1\necho done")
+    jar.cancel()
+    assert (result.how, result.stdout) == ((Verdict.EXITED, 0), b"done\n")
+    assert contents(await jar.collect(None)) == {}
+
+
+async def test_a_caller_that_stops_listening_leaves_nothing_running(jar: Jar, footprint: Footprints) -> None:
+    events = await started(jar, f"trap '' TERM\n{FOREVER} &\necho ready\n{FOREVER}", until=b"ready")
+    running = footprint().processes
+    await events.aclose()
+    assert not running & footprint().processes - {*list(running)[:0]} or await _only_launcher(running, footprint)
+
+
+async def test_a_caller_that_is_cancelled_leaves_nothing_running(jar: Jar, footprint: Footprints) -> None:
+    before = footprint()
+    task = asyncio.create_task(run(jar, f"trap '' TERM\necho ready\n{FOREVER}"))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert footprint().processes < before.processes
+
+
+async def test_a_background_process_does_not_delay_the_end(jar: Jar) -> None:
+    result = await run(jar, f"{FOREVER} &\necho done")
+    assert (result.how, result.stdout) == ((Verdict.EXITED, 0), b"done\n")
+    assert result.ended.usage.wall_s < SOON_S
