@@ -4,7 +4,7 @@ VENV := .venv
 IN_VENV := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install run test check bench-policy lock
+.PHONY: help install run test check hostile bench bench-policy lock
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +31,12 @@ check: install  ## Lint, formatting, types.
 	$(IN_VENV) -m ruff check
 	$(IN_VENV) -m ruff format --check
 	$(IN_VENV) -m mypy
+
+hostile: install  ## Only the attacks, each of which must fail.
+	$(IN_VENV) -m pytest tests/hostile $(ARGS)
+
+bench: install  ## What a jar costs, as ratios to a bare python3 in the same run. JSON=1 prints one object.
+	$(IN_VENV) bench/bench_jail.py $(if $(JSON),--json) $(ARGS)
 
 bench-policy: install  ## How long a policy decision takes.
 	$(IN_VENV) bench/bench_policy.py

@@ -81,7 +81,7 @@ def _take_from_host(python_prefix: str | None) -> None:
             file.write(text)
     os.symlink("/usr/share/zoneinfo/UTC", f"{_STAGE}/etc/localtime")
     if python_prefix is not None:
-        _take(python_prefix, f"{_STAGE}/opt/python")
+        _take_unnamed(python_prefix, f"{_STAGE}/opt/python")
 
 
 def _take_from_rootfs(rootfs: str) -> None:
@@ -105,6 +105,20 @@ def _take(source: str, target: str) -> None:
         return
     sc.mount(source, target, None, sc.MS_BIND | sc.MS_REC)
     sc.lock_mounts(target, _READ_ONLY)
+
+
+def _take_unnamed(source: str, target: str) -> None:
+    """A folder whose own name is nobody's business: /proc/self/mountinfo tells where a bind mount is from.
+
+    An overlay tells only the names it was made with, so it is made of a bind mount that then goes away.
+    An overlay without an upper folder is read-only and wants two lower ones; the second is empty.
+    """
+    lower, empty = f"{_STAGE}/lower", f"{_STAGE}/run"
+    _take(source, lower)
+    os.mkdir(target)
+    sc.mount("overlay", target, "overlay", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_RDONLY, f"lowerdir={lower}:{empty}")
+    sc.umount(lower)
+    os.rmdir(lower)
 
 
 def _make_dev() -> None:
