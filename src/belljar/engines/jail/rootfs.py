@@ -13,8 +13,8 @@ from typing import Any
 from belljar.engines.jail import mounts
 from belljar.engines.jail import syscalls as sc
 
-# Composed under a folder that every Linux has; pivot_root makes the name vanish.
-_STAGE = "/tmp"
+# Composed over a folder that every Linux has and that nothing is taken from; pivot_root ends that.
+_STAGE = "/sys"
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 _TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr")
