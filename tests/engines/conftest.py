@@ -46,7 +46,7 @@ class Footprint:
 
     descriptors: frozenset[tuple[str, str]]
     processes: frozenset[int]
-    cgroups: frozenset[Path]
+    cgroups: frozenset[str]
     mounts: frozenset[str]
     tasks: frozenset[asyncio.Task[object]]
 
@@ -56,9 +56,7 @@ class Footprint:
             descriptors=frozenset(_descriptors()),
             processes=frozenset(descendants(os.getpid())),
             cgroups=frozenset(
-                path
-                for claim in Path("/sys/fs/cgroup").rglob(f"belljar-{os.getpid()}-*")
-                for path in (claim, *claim.glob("jar-*"))
+                folder for folder, _, _ in os.walk("/sys/fs/cgroup") if f"/belljar-{os.getpid()}-" in folder
             ),
             mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
             tasks=frozenset(asyncio.all_tasks() - {asyncio.current_task()}),

@@ -10,25 +10,16 @@ import asyncio
 import hashlib
 import os
 import secrets
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from importlib import metadata
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import belljar
 from belljar.engines.base import WORK, Area, Collected, Command
-from belljar.engines.fake import FakeEngine
-from belljar.engines.jail.engine import JailEngine
-from belljar.errors import BelljarError, EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
+from belljar.errors import EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
 from belljar.models import (
     Artifact,
     Ended,
@@ -379,24 +370,399 @@ async def test_cancel_of_nothing_does_nothing(jar: Jar) -> None:
     assert contents(await jar.collect(None)) == {}
 
 
-async def test_a_caller_that_stops_listening_leaves_nothing_running(jar: Jar, footprint: Footprints) -> None:
-    events = await started(jar, f"trap '' TERM\n{FOREVER} &\necho ready\n{FOREVER}", until=b"ready")
-    running = footprint().processes
+async def test_a_caller_that_stops_listening_leaves_nothing_running(
+    make_jar: MakeJar, footprint: Footprints
+) -> None:
+    before = footprint().processes
+    script = f"trap '' TERM\n{FOREVER} &\necho ready\n{FOREVER}"
+    events = await started(await make_jar(), script, until=b"ready")
     await events.aclose()
-    assert not running & footprint().processes - {*list(running)[:0]} or await _only_launcher(running, footprint)
+    assert footprint().processes == before
 
 
-async def test_a_caller_that_is_cancelled_leaves_nothing_running(jar: Jar, footprint: Footprints) -> None:
-    before = footprint()
-    task = asyncio.create_task(run(jar, f"trap '' TERM\necho ready\n{FOREVER}"))
-    await asyncio.sleep(0.2)
+async def test_a_caller_that_is_cancelled_leaves_nothing_running(
+    make_jar: MakeJar, footprint: Footprints
+) -> None:
+    before = footprint().processes
+    task = asyncio.create_task(run(await make_jar(), f"trap '' TERM\n{FOREVER} &\n{FOREVER}"))
+    await asyncio.sleep(0.1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert footprint().processes < before.processes
+    assert footprint().processes == before
 
 
 async def test_a_background_process_does_not_delay_the_end(jar: Jar) -> None:
     result = await run(jar, f"{FOREVER} &\necho done")
     assert (result.how, result.stdout) == ((Verdict.EXITED, 0), b"done\n")
     assert result.ended.usage.wall_s < SOON_S
+
+
+async def test_every_process_is_dead_when_the_end_is_told(make_jar: MakeJar, footprint: Footprints) -> None:
+    jar = await make_jar()
+    before = footprint().processes
+    await run(jar, f"trap '' TERM\n{FOREVER} &\n{FOREVER} &\necho done")
+    assert footprint().processes == before
+
+
+# What goes in
+
+
+async def test_files_are_staged_where_the_program_runs(jar: Jar) -> None:
+    await jar.put(Area.WORK, [file("a.txt", "A"), file("deep/er/b.txt", "B"), file("empty")])
+    assert (await run(jar, "cat a.txt deep/er/b.txt empty")).stdout == b"AB"
+
+
+async def test_inputs_can_be_read_but_not_written(jar: Jar) -> None:
+    await jar.put(Area.INPUTS, [file("data/a.txt", "A")])
+    result = await run(
+        jar,
+        "cat /workspace/inputs/data/a.txt\n"
+        "echo x > /workspace/inputs/data/a.txt || echo x > /workspace/inputs/new || rm /workspace/inputs/data/a.txt\n"
+        "echo $?\ncat /workspace/inputs/data/a.txt",
+    )
+    assert result.stdout == b"A1\nA"
+    assert result.stderr.count(b"Read-only file system") == 3
+
+
+async def test_nothing_else_can_be_written(jar: Jar) -> None:
+    result = await run(jar, "echo x > /usr/new || echo x > /new || echo x > /workspace/new || exit 9")
+    assert result.how == (Verdict.EXITED, 9)
+
+
+async def test_a_file_may_be_put_again(jar: Jar) -> None:
+    await jar.put(Area.WORK, [file("a", "first, and longer")])
+    await jar.put(Area.WORK, [file("a", "second")])
+    assert (await run(jar, "cat a")).stdout == b"second"
+    assert contents(await jar.collect(None)) == {}
+
+
+async def test_a_large_file_goes_in_and_comes_out_unchanged(jar: Jar) -> None:
+    content = os.urandom(9_000_001)
+    await jar.put(Area.WORK, [file("in", content)])
+    await run(jar, "cat in > out")
+    (artifact,) = (await jar.collect(None)).artifacts
+    assert artifact == Artifact(
+        "out", len(content), hashlib.sha256(content).hexdigest(), "application/octet-stream", content
+    )
+
+
+async def test_inputs_that_do_not_fit_are_refused(make_jar: MakeJar) -> None:
+    jar = await make_jar(workspace_mb=1)
+    with pytest.raises(LimitExceeded, match="big") as caught:
+        await jar.put(Area.WORK, [file("small", "x"), file("big", bytes(1 << 21))])
+    assert caught.value.field == "input_files"
+
+
+async def test_more_inputs_than_the_workspace_has_files_are_refused(make_jar: MakeJar) -> None:
+    jar = await make_jar(workspace_files=16)
+    with pytest.raises(LimitExceeded):
+        await jar.put(Area.WORK, [file(f"f{number}", "x") for number in range(17)])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("taken/below", id="below-a-file"),
+        pytest.param("folder", id="a-folder"),
+        pytest.param("../escape", id="parent"),
+        pytest.param("/workspace/work/x", id="absolute"),
+        pytest.param("a//b", id="empty-component"),
+        pytest.param("", id="empty"),
+        pytest.param("x" * 300, id="too-long"),
+    ],
+)
+async def test_a_place_that_cannot_be_written_is_refused(jar: Jar, path: str) -> None:
+    await jar.put(Area.WORK, [file("taken"), file("folder/file")])
+    with pytest.raises(PathNotAllowed):
+        await jar.put(Area.WORK, [file(path, "x")])
+
+
+# What comes out
+
+
+async def test_what_was_made_or_changed_comes_back(jar: Jar) -> None:
+    staged = [file("untouched", "1"), file("grown", "2"), file("same size", "3"), file("deep/untouched", "4")]
+    await jar.put(Area.WORK, staged)
+    await jar.put(Area.INPUTS, [file("input", "5")])
+    await run(
+        jar,
+        "echo more >> grown\nprintf 6 > 'same size'\nmkdir -p deep/new\necho 7 > deep/new/made\n"
+        "cat untouched deep/untouched\necho 8 > /workspace/artifacts/kept\necho 9 > /tmp/forgotten",
+    )
+    assert contents(await jar.collect(None)) == {
+        "grown": b"2more\n",
+        "same size": b"6",
+        "deep/new/made": b"7\n",
+        "artifacts/kept": b"8\n",
+    }
+
+
+async def test_a_file_that_is_also_an_input_is_still_untouched(jar: Jar) -> None:
+    await jar.put(Area.WORK, [file("data.csv", "mine")])
+    await jar.put(Area.INPUTS, [file("data.csv", "theirs")])
+    await run(jar, "cat data.csv")
+    assert contents(await jar.collect(None)) == {}
+
+
+async def test_an_artifact_is_described(jar: Jar) -> None:
+    await run(jar, "echo '{}' > data.json")
+    (artifact,) = (await jar.collect(None)).artifacts
+    digest = hashlib.sha256(b"{}\n").hexdigest()
+    assert artifact == Artifact("data.json", 3, digest, "application/json", b"{}\n")
+
+
+async def test_an_empty_file_is_a_file(jar: Jar) -> None:
+    await run(jar, "> nothing")
+    assert contents(await jar.collect(None)) == {"nothing": b""}
+
+
+async def test_only_what_was_listed_comes_back(jar: Jar) -> None:
+    await jar.put(Area.WORK, [file("staged", "1")])
+    await run(jar, "echo 2 > made\necho 3 > unwanted\nmkdir -p folder\nln -s made link\nln -s folder way")
+    collected = await jar.collect(["staged", "made", "absent", "folder", "link", "way/made", "made/below"])
+    assert contents(collected) == {"staged": b"1", "made": b"2\n"}
+    assert reasons(collected) == {
+        "absent": SkipReason.MISSING,
+        "folder": SkipReason.NOT_REGULAR,
+        "link": SkipReason.SYMLINK,
+        "way/made": SkipReason.SYMLINK,
+        "made/below": SkipReason.MISSING,
+    }
+
+
+async def test_a_list_of_nothing_brings_nothing(jar: Jar) -> None:
+    await run(jar, "echo x > made")
+    assert await jar.collect([]) == Collected((), ())
+
+
+async def test_a_path_out_of_work_is_never_collected(jar: Jar) -> None:
+    await jar.put(Area.INPUTS, [file("secret", "x")])
+    await run(jar, "true")
+    collected = await jar.collect(["../inputs/secret"])
+    assert contents(collected) == {}
+    assert reasons(collected) == {"../inputs/secret": SkipReason.OUTSIDE}
+
+
+async def test_links_are_named_and_not_followed(jar: Jar) -> None:
+    await run(
+        jar,
+        "mkdir -p real\necho x > real/file\nln -s /etc/passwd file\nln -s real folder\nln -s nowhere dangling\n"
+        "ln -s / /workspace/artifacts/root",
+    )
+    collected = await jar.collect(None)
+    assert contents(collected) == {"real/file": b"x\n"}
+    assert set(reasons(collected)) == {"file", "folder", "dangling", "artifacts/root"}
+    assert set(reasons(collected).values()) == {SkipReason.SYMLINK}
+
+
+async def test_a_file_past_the_cap_is_left_out_and_others_are_not(make_jar: MakeJar) -> None:
+    jar = await make_jar(artifact_mb=1)
+    await run(jar, "head -c 1048577 /dev/zero > large\necho small > small")
+    collected = await jar.collect(None)
+    assert contents(collected) == {"small": b"small\n"}
+    assert reasons(collected) == {"large": SkipReason.TOO_LARGE}
+
+
+async def test_files_of_exactly_the_cap_come_back(make_jar: MakeJar) -> None:
+    jar = await make_jar(artifact_mb=1)
+    await run(
+        jar, "head -c 1048575 /dev/zero > a\nprintf x > /workspace/artifacts/b\nprintf y > /workspace/artifacts/c"
+    )
+    collected = await jar.collect(["a"])
+    assert len(contents(collected)["a"]) == (1 << 20) - 1
+    collected = await jar.collect(None)
+    assert sum(map(len, contents(collected).values())) == 1 << 20
+    assert Counter(reasons(collected).values()) == {SkipReason.TOO_LARGE: 1}
+
+
+@pytest.mark.parametrize(("made", "left_out"), [(3, 0), (4, 1), (6, 3)])
+async def test_as_many_files_as_the_cap_come_back(make_jar: MakeJar, made: int, left_out: int) -> None:
+    jar = await make_jar(artifact_files=3)
+    await jar.put(Area.WORK, [file(f"staged{number}") for number in range(5)])
+    await run(jar, "\n".join(f"echo x > made{number}" for number in range(made)))
+    collected = await jar.collect(None)
+    assert len(collected.artifacts) == 3
+    assert Counter(reasons(collected).values()) == Counter({SkipReason.TOO_MANY: left_out})
+    assert len({*contents(collected), *reasons(collected)}) == made
+
+
+async def test_a_cap_of_no_files_brings_none(make_jar: MakeJar) -> None:
+    jar = await make_jar(artifact_files=0)
+    await run(jar, "echo x > a\necho y > /workspace/artifacts/b")
+    collected = await jar.collect(None)
+    assert not collected.artifacts
+    assert reasons(collected) == {"a": SkipReason.TOO_MANY, "artifacts/b": SkipReason.TOO_MANY}
+
+
+async def test_folders_that_are_too_deep_are_left_out(jar: Jar) -> None:
+    deepest = "/".join(["d"] * 63)
+    await run(jar, f"mkdir -p {deepest}/d/d\necho x > {deepest}/file\necho x > {deepest}/d/file")
+    collected = await jar.collect(None)
+    assert contents(collected) == {f"{deepest}/file": b"x\n"}
+    assert reasons(collected) == {f"{deepest}/d": SkipReason.TOO_DEEP}
+
+
+async def test_what_a_stopped_program_left_comes_back(make_jar: MakeJar) -> None:
+    jar = await make_jar(timeout_s=0.3)
+    await run(jar, f"echo half > done\n{FOREVER}")
+    assert contents(await jar.collect(None)) == {"done": b"half\n"}
+
+
+async def test_collecting_twice_gives_the_same(jar: Jar) -> None:
+    await run(jar, "echo x > a\nln -s a b")
+    assert await jar.collect(None) == await jar.collect(None)
+
+
+async def test_failing_with_a_full_workspace_is_the_verdict(make_jar: MakeJar) -> None:
+    jar = await make_jar(workspace_mb=1)
+    result = await run(jar, "head -c 3000000 /dev/zero > big")
+    assert result.how == (Verdict.DISK_FULL, 1)
+    assert result.ended.usage.disk_full
+    assert b"No space left on device" in result.stderr
+    assert len(contents(await jar.collect(None))["big"]) == 1 << 20
+
+
+async def test_coping_with_a_full_workspace_is_fine(make_jar: MakeJar) -> None:
+    result = await run(await make_jar(workspace_mb=1), "head -c 3000000 /dev/zero > big || echo full")
+    assert (result.how, result.stdout) == ((Verdict.EXITED, 0), b"full\n")
+    assert result.ended.usage.disk_full
+
+
+async def test_failing_with_no_files_left_is_the_verdict(make_jar: MakeJar) -> None:
+    jar = await make_jar(workspace_files=12)
+    script = "\n".join(f"> f{number} || exit 1" for number in range(13))
+    assert (await run(jar, script)).ended.verdict is Verdict.DISK_FULL
+
+
+# The life of jars and engines
+
+
+async def test_a_jar_knows_nothing_of_another(make_jar: MakeJar) -> None:
+    first, second = await make_jar(), await make_jar()
+    await first.put(Area.WORK, [file("mine", "x")])
+    await run(first, "echo x > made\necho x > /tmp/made")
+    result = await run(second, "cat mine || cat made || cat /tmp/made || exit 9")
+    assert result.how == (Verdict.EXITED, 9)
+
+
+async def test_many_jars_run_at_once(make_jar: MakeJar) -> None:
+    async def one(number: int) -> tuple[bytes, dict[str, bytes]]:
+        jar = await make_jar()
+        await jar.put(Area.WORK, [file("number", str(number))])
+        result = await run(jar, "cat number\nsleep 0.2\ncat number > copy")
+        return result.stdout, contents(await jar.collect(None))
+
+    results = await asyncio.gather(*(one(number) for number in range(20)))
+    assert results == [(str(n).encode(), {"copy": str(n).encode()}) for n in range(20)]
+
+
+async def test_an_unused_jar_can_be_destroyed_twice(jar: Jar) -> None:
+    await jar.destroy()
+    await jar.destroy()
+
+
+async def test_a_jar_can_be_destroyed_twice_at_once(jar: Jar) -> None:
+    await run(jar, "true")
+    await asyncio.gather(jar.destroy(), jar.destroy())
+
+
+async def test_destroying_a_running_jar_ends_the_program(make_jar: MakeJar, footprint: Footprints) -> None:
+    before = footprint().processes
+    jar = await make_jar()
+    events = await started(jar, f"trap '' TERM\necho ready\n{FOREVER}", until=b"ready")
+    await jar.destroy()
+    assert footprint().processes == before
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert (last.verdict, last.exit_code, last.stdout_bytes) == (Verdict.LOST, None, 6)
+
+
+async def test_a_destroyed_jar_refuses_everything(jar: Jar) -> None:
+    await jar.destroy()
+    with pytest.raises(EngineUnavailable):
+        await run(jar, "true")
+    with pytest.raises(EngineUnavailable):
+        await jar.put(Area.WORK, [file("a", bytes(1 << 20))])
+    with pytest.raises(EngineUnavailable):
+        await jar.collect(None)
+    jar.cancel()
+
+
+async def test_a_network_cannot_be_had_yet(engine: Engine) -> None:
+    with pytest.raises(GrantNotEnforceable) as caught:
+        await engine.create(Grant(network=Network(enabled=True), accept_weaker_limits=True))
+    assert caught.value.field == "network"
+
+
+async def test_a_probe_says_what_it_looked_at(engine: Engine) -> None:
+    probe = await engine.probe()
+    assert probe.engine == engine.name
+    assert probe.usable
+    assert probe.checks
+    assert all(check.name and check.detail for check in probe.checks)
+    assert all(check.fix for check in probe.missing)
+
+
+async def test_a_probe_disturbs_no_run(engine: Engine, jar: Jar) -> None:
+    running = asyncio.create_task(run(jar, "sleep 0.5\necho done"))
+    await asyncio.sleep(0.1)
+    await engine.probe()
+    assert (await running).how == (Verdict.EXITED, 0)
+    await (await engine.create(Grant(accept_weaker_limits=True))).destroy()
+
+
+async def test_a_caller_that_is_cancelled_while_a_jar_is_made_leaves_nothing(
+    engine: Engine, footprint: Footprints
+) -> None:
+    before = footprint()
+    for turns in range(12):
+        making = asyncio.create_task(engine.create(Grant(accept_weaker_limits=True)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        making.cancel()
+        if (jar := (await asyncio.gather(making, return_exceptions=True))[0]) and not isinstance(
+            jar, BaseException
+        ):
+            await jar.destroy()
+    await before.restored()
+
+
+async def test_closing_an_engine_ends_its_jars(engine: Engine, footprint: Footprints) -> None:
+    before = footprint()
+    other = type(engine)()
+    jars = [await other.create(Grant(accept_weaker_limits=True)) for _ in range(3)]
+    running = asyncio.create_task(run(jars[0], FOREVER))
+    await asyncio.sleep(0.1)
+    await other.close()
+    await other.close()
+    assert (await running).ended.verdict is Verdict.LOST
+    await before.restored()
+    for jar in jars:
+        with pytest.raises(EngineUnavailable):
+            await run(jar, "true")
+        await jar.destroy()
+
+
+async def test_a_closed_engine_may_be_used_again(engine: Engine, footprint: Footprints) -> None:
+    before = footprint()
+    other = type(engine)()
+    for _ in range(2):
+        jar = await other.create(Grant(accept_weaker_limits=True))
+        assert (await run(jar, "echo x")).stdout == b"x\n"
+        await jar.destroy()
+        await other.close()
+    await before.restored()
+
+
+async def test_two_engines_live_side_by_side(engine: Engine, jar: Jar, footprint: Footprints) -> None:
+    before = footprint()
+    other = type(engine)()
+    running = asyncio.create_task(run(jar, "sleep 0.5\necho done"))
+    assert (await run(await other.create(Grant(accept_weaker_limits=True)), "echo x")).stdout == b"x\n"
+    await other.close()
+    assert (await running).how == (Verdict.EXITED, 0)
+    another = await engine.create(Grant(accept_weaker_limits=True))
+    assert (await run(another, "echo x")).stdout == b"x\n"
+    await another.destroy()
+    await before.restored()

@@ -519,6 +519,7 @@ def _commands(text: str) -> Iterator[tuple[str, list[str], bool]]:
     """The operator before each command, its words, and whether it goes to the background."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="&|;<>\n")
     lexer.whitespace = " \t"
+    lexer.whitespace_split = True
     after, words = "", list[str]()
     for token in [*lexer, "\n"]:
         operator = token.strip("\n") or ";"

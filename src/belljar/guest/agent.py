@@ -17,7 +17,6 @@ Standard library only: it is sent into the jar as text.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import select
 import signal
@@ -46,6 +45,8 @@ class Agent:
         self._timings = timings
         self._decoder = protocol.Decoder()
         self._programs: dict[int, Program] = {}
+        self._next_program: Program | None = None
+        """Forked ahead, for the first program of the jar."""
         self._uploads: dict[int, tree.Upload] = {}
         self._staged: dict[bytes, tuple[int, int, int]] = {}
         """Path to (inode, size, mtime) of what the host put into `work`; the rest is the program's."""
@@ -66,6 +67,7 @@ class Agent:
         self._poll.register(self._read_fd, select.POLLIN)
         self._poll.register(self._wake_fd, select.POLLIN)
         self._tell(protocol.NOTE, 0, ready=self._timings)
+        self._next_program = Program(self._proc_fd)
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._read_fd:
@@ -131,9 +133,9 @@ class Agent:
 
     def _exec(self, stream: int, request: dict[str, Any]) -> None:
         self._tell(protocol.NOTE, stream, started=True)
-        # A program's own collections then leave our objects, and so the pages it shares with us, alone.
-        gc.freeze()
-        program = Program(stream, request, self._proc_fd)
+        program = self._next_program or Program(self._proc_fd)
+        self._next_program = None
+        program.start(stream, request)
         self._programs[stream] = program
         for kind, sink in ((protocol.OUT, program.stdout), (protocol.ERR, program.stderr)):
             self._readers[sink.fd] = (program, sink, kind)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import gc
+import json
 import os
 import signal
 from typing import Any, NoReturn
@@ -26,9 +28,9 @@ _libc = ctypes.CDLL(None)
 class Sink:
     """One output stream: the first `cap` bytes are passed on, the rest is counted and discarded."""
 
-    def __init__(self, read_fd: int, cap: int) -> None:
+    def __init__(self, read_fd: int) -> None:
         self.fd = read_fd
-        self.cap = cap
+        self.cap = 0
         self.total = 0
 
     @property
@@ -57,27 +59,47 @@ class Sink:
 
 
 class Program:
-    def __init__(self, stream: int, spec: dict[str, Any], proc_fd: int) -> None:
-        self.stream = stream
-        self.status: int | None = None
+    """A child that is ready to become a program, and then is one.
+
+    It is forked before it is known what to run, while the host still checks the jar: most of what a
+    fork costs is over when `start` tells it.
+    """
+
+    def __init__(self, proc_fd: int) -> None:
         stdin_read, self.stdin_fd = os.pipe()
         stdout_read, stdout_write = os.pipe()
         stderr_read, stderr_write = os.pipe()
+        orders_read, self._orders_fd = os.pipe()
+        self.stream = -1
         self.stdin_pending = bytearray()
         self.stdin_ended = False
-        self.stdout = Sink(stdout_read, spec["stdout_cap"])
-        self.stderr = Sink(stderr_read, spec["stderr_cap"])
+        self.stdout = Sink(stdout_read)
+        self.stderr = Sink(stderr_read)
         for read_fd in (stdout_read, stderr_read):
             try:
                 fcntl.fcntl(read_fd, _F_SETPIPE_SZ, PIPE_BYTES)
             except OSError:
                 pass  # the user's quota of large pipes is spent; small ones are only slower
         os.set_blocking(self.stdin_fd, False)
+        # The child's own collections then leave our objects, and so the pages it shares with us, alone.
+        gc.freeze()
         self.pid = os.fork()
         if self.pid == 0:
-            _enter(spec, (stdin_read, stdout_write, stderr_write), proc_fd)
-        for fd in (stdin_read, stdout_write, stderr_write):
+            _enter((stdin_read, stdout_write, stderr_write), orders_read, proc_fd)
+        for fd in (stdin_read, stdout_write, stderr_write, orders_read):
             os.close(fd)
+
+    def start(self, stream: int, spec: dict[str, Any]) -> None:
+        self.stream = stream
+        self.stdout.cap = spec["stdout_cap"]
+        self.stderr.cap = spec["stderr_cap"]
+        orders = memoryview(json.dumps(spec).encode())
+        try:
+            while orders:
+                orders = orders[os.write(self._orders_fd, orders) :]
+        except BrokenPipeError:
+            pass  # it is dead already, for want of memory; the reaper says how
+        os.close(self._orders_fd)
 
     def push_stdin(self) -> bool:
         """Write what fits; false when the pipe is finished with and closed."""
@@ -101,20 +123,24 @@ class Program:
             self.stdin_fd = -1
 
 
-def _enter(spec: dict[str, Any], stdio: tuple[int, int, int], proc_fd: int) -> NoReturn:
-    """In the forked child: leave everything of the guest behind, then run."""
+def _enter(stdio: tuple[int, int, int], orders_fd: int, proc_fd: int) -> NoReturn:
+    """In the forked child: leave everything of the guest behind, wait to be told what to run, run it."""
+    spec: dict[str, Any] = {}
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for number, fd in enumerate((*stdio, proc_fd)):
-            os.dup2(fd, number)  # what the guest opened is above 3, so none is overwritten
-        os.closerange(4, 1 << 30)
+        for number, fd in enumerate((*stdio, proc_fd, orders_fd)):
+            os.dup2(fd, number)  # a pipe made just now is above 4, so none is overwritten
+        os.closerange(5, 1 << 30)
         # The guest is undumpable; a program may look at itself, now that nothing of the guest's is open.
         _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         _offer_to_oom_killer(3)
         os.close(3)
         os.umask(0o022)
+        warm.prepare()
+        spec = json.loads(_read_all(4))
+        os.close(4)
         os.makedirs(spec["cwd"], exist_ok=True)
         os.chdir(spec["cwd"])
         os.environ.clear()
@@ -124,6 +150,13 @@ def _enter(spec: dict[str, Any], stdio: tuple[int, int, int], proc_fd: int) -> N
         _fail(spec["argv"][0], error)
     finally:
         os._exit(70)  # never back into the guest's loop
+
+
+def _read_all(fd: int) -> bytes:
+    data = bytearray()
+    while chunk := os.read(fd, 1 << 16):
+        data += chunk
+    return bytes(data)
 
 
 def _offer_to_oom_killer(proc_fd: int) -> None:

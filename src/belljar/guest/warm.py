@@ -21,22 +21,18 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 
-def run_as_main(script: str, arguments: Sequence[str]) -> NoReturn:
-    """Run the script and end this process with its exit status."""
-    main = _fresh_main(script, arguments)
-    imported_before = frozenset(sys.modules)
-    status = _execute(script, main)
-    interrupted = status is None
-    status = _finish(main, 130 if status is None else status, imported_before)
-    if interrupted:  # a shell must see that the program died of SIGINT
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    os._exit(status & 0xFF)
-
-
-def _fresh_main(script: str, arguments: Sequence[str]) -> types.ModuleType:
+def prepare() -> None:
+    """What can be done before the script is known: forget us, open the standard streams."""
     for name in [name for name in sys.modules if name.split(".")[0] == "belljar"]:
         del sys.modules[name]
+    _open_standard_streams()
+    if "numpy.random" in sys.modules:  # the standard library's generator reseeds itself after a fork
+        sys.modules["numpy.random"].seed()
+    gc.enable()
+
+
+def run_as_main(script: str, arguments: Sequence[str]) -> NoReturn:
+    """Run the script and end this process with its exit status."""
     main = types.ModuleType("__main__")
     vars(main).update(
         __file__=script,
@@ -49,11 +45,14 @@ def _fresh_main(script: str, arguments: Sequence[str]) -> types.ModuleType:
     sys.argv = [script, *arguments]
     sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, os.path.dirname(script))
-    _open_standard_streams()
-    if "numpy.random" in sys.modules:  # the standard library's generator reseeds itself after a fork
-        sys.modules["numpy.random"].seed()
-    gc.enable()
-    return main
+    imported_before = frozenset(sys.modules)
+    status = _execute(script, main)
+    interrupted = status is None
+    status = _finish(main, 130 if status is None else status, imported_before)
+    if interrupted:  # a shell must see that the program died of SIGINT
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status & 0xFF)
 
 
 def _open_standard_streams() -> None:

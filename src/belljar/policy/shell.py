@@ -40,8 +40,9 @@ _KEYWORD = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
-_REDIRECT = re.compile(r"(?P<fd>[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\})?(?P<op>&>>|&>|<<<|<<-|<<|<&|<>|<|>>|>&|>\||>)")
-_FD = re.compile(r"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
+_REDIRECT = re.compile(
+    r"(?:(?P<fd>[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\})(?=[<>]))?(?P<op>&>>|&>|<<<|<<-|<<|<&|<>|<|>>|>&|>\||>)"
+)
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
 _WORD_RUN = re.compile(r"[^ \t\n;&|<>()\\'\"$`*?\[{]+")
 _QUOTED_RUN = re.compile(r"[^\"\\$`]+")
@@ -630,9 +631,11 @@ class _Reader:
         while True:
             self.line_break()
             if self.peek() == ")":
-                self.pos += 1
-                return
+                break
             self.word()
+        self.pos += 1
+        if self.peek() not in ("", " ", "\t", "\n", ";", "&", "|", "<", ">", ")"):
+            self.fail("something is attached to the end of an array")
 
     # Redirections
 

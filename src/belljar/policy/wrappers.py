@@ -29,7 +29,7 @@ from belljar.policy.shell import (
 # `sudo env nice …` and `bash -c "bash -c …"`; more than this hides something.
 MAX_LAYERS = 12
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "rbash", "busybox-sh"})
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "rbash"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +240,18 @@ def _changed_meanings(command: Command) -> Iterator[Obscure]:
     """Assignments after which a name may run something else."""
     names = [assignment.name for assignment in command.assignments]
     values = [assignment.value for assignment in command.assignments]
-    builtin = base_name(command.name) if command.name else ""
+    builtin, arguments = command.name or "", command.words[1:]
     if builtin in _SUBSCRIPT_READERS:
-        values += command.words[1:]
-        if builtin != "printf" or _has_option(command.words[1:], "-v"):
-            names += [word.shape.partition("=")[0].partition("[")[0].rstrip("+") for word in command.words[1:]]
-        if builtin in DECLARATIONS and any(word.many or word.shape.startswith("$") for word in command.words[1:]):
+        values += arguments
+    if builtin in DECLARATIONS:
+        names += [word.shape.partition("=")[0] for word in arguments if "=" in word.shape]
+        # A reference (-n) is a second name for a variable, under which it can be set unseen.
+        if any(word.many or word.shape.startswith("$") for word in arguments) or _has_option(arguments, "-n"):
             yield Obscure(command.line, f"which names '{command}' sets is only known at run time")
+    elif builtin in ("read", "mapfile", "readarray", "getopts") or (
+        builtin == "printf" and _has_option(arguments[:1], "-v")
+    ):
+        names += [word.shape.removeprefix("-v") for word in arguments]
     for name in names:
         if name in _MEANINGS:
             yield Obscure(command.line, f"setting {name} changes what is run")
@@ -370,10 +375,10 @@ def _xargs(command: Command, layers: int) -> Iterator[_Found]:
     yield from _runs(replace(_inner(command, inner), redirects=()), layers)
 
 
-def _filled(words: Sequence[Word], mark: str) -> tuple[Word, ...]:
+def _filled(words: Sequence[Word], mark: str, by: str = SUBSTITUTED) -> tuple[Word, ...]:
     """The words with the mark replaced by something that is only known at run time."""
     return tuple(
-        Word(word.shape.replace(mark, SUBSTITUTED), static=False, many=word.many) if mark and mark in word.shape else word
+        replace(word, shape=word.shape.replace(mark, by), static=False) if mark and mark in word.shape else word
         for word in words
     )
 
@@ -393,7 +398,8 @@ def _find(command: Command, layers: int) -> Iterator[_Found]:
             words[at].text == ";" or (words[at].text == "+" and words[at - 1].text == "{}")
         ):
             at += 1
-        if inner := _filled(words[start:at], "{}"):
+        # Below a starting point, so never an option.
+        if inner := _filled(words[start:at], "{}", f"./{SUBSTITUTED}"):
             yield from _runs(_inner(command, inner), layers)
     if unknown:
         yield Obscure(command.line, f"'{command}' may be given an action at run time")

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,8 +16,6 @@ from belljar.engines.jail import delegation
 
 SRC = Path(__file__).parents[3] / "src"
 NOBODY = 65534
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def _python_for_anyone() -> str:
@@ -28,7 +27,7 @@ def _python_for_anyone() -> str:
 
 
 @pytest.fixture(scope="session")
-def run_as_nobody() -> Run:
+def run_as_nobody() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run Python code as a user without any privilege: nobody where we are root, else ourselves."""
 
     def run(code: str, *arguments: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -57,3 +56,17 @@ def claimed() -> Iterator[delegation.Claim]:
         pytest.skip(f"no cgroup can be had: {reason}; run as root or with a delegated cgroup")
     yield claim
     claim.release()
+
+
+@pytest.fixture
+def unified() -> Iterator[Path]:
+    """A directory of our own in a version 2 tree, also where version 1 has all controllers."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    mount_point = next((point for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
+    if mount_point is None or not os.access(mount_point, os.W_OK):
+        pytest.skip(
+            "no version 2 tree that we may write: as root, mount -t cgroup2 none /sys/fs/cgroup/unified"
+        )
+    path = Path(tempfile.mkdtemp(prefix="belljar-test-", dir=mount_point))
+    yield path
+    path.rmdir()

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -222,19 +221,6 @@ def test_doors_leave_no_descriptor_behind(cgroup: Cgroup) -> None:
 
 
 # --- version 2, real ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def unified() -> Iterator[Path]:
-    """A directory of our own in a version 2 tree, also where version 1 has all controllers."""
-    _, mount_point = delegation._mounts(Path("/proc/self/mountinfo").read_text())
-    if mount_point is None or not os.access(mount_point, os.W_OK):
-        pytest.skip(
-            "no version 2 tree that we may write: as root, mount -t cgroup2 none /sys/fs/cgroup/unified"
-        )
-    path = Path(tempfile.mkdtemp(prefix="belljar-test-", dir=mount_point))
-    yield path
-    path.rmdir()
 
 
 @pytest.fixture

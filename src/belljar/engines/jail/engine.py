@@ -263,8 +263,10 @@ class JailEngine:
                 limits=wanted if cgroup else None,
                 held=cgroup.limits() if cgroup else None,
             )
-        except BaseException:
+        except BaseException as error:
             await jar.destroy()
+            if isinstance(error, OSError):
+                raise EngineUnavailable("the jar died before it could be checked") from error
             raise
         return jar
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from belljar.errors import PostureMismatch
 from belljar.models import canonical_json
@@ -57,8 +58,7 @@ def check(
             raise PostureMismatch(f"the jar shares the host's {name} namespace")
     found["namespaces"] = list(_NAMESPACES)
     found["mounts"] = _mounts(pid)
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        target = os.readlink(f"/proc/{pid}/fd/{fd}")
+    for target in _descriptors(pid):
         if not target.startswith(_DESCRIPTORS):
             raise PostureMismatch(f"the jar holds a descriptor of {target.split(':')[0]!r}")
     found["limits"] = _expect("cgroup limits", held, limits)
@@ -74,6 +74,12 @@ def _expect(what: str, found: object, wanted: object) -> object:
 def _status(pid: int) -> dict[str, str]:
     with open(f"/proc/{pid}/status") as file:
         return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+
+
+def _descriptors(pid: int) -> Iterator[str]:
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # the guest is just closing it
+            yield os.readlink(f"/proc/{pid}/fd/{fd}")
 
 
 def _mounts(pid: int) -> list[str]:
