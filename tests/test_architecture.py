@@ -30,8 +30,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": {*WORDS, "strictyaml", "paths"},
     "guest": set(),
     "engines": {*WORDS, "guest", "paths"},
-    "execution": {*WORDS, "paths", "policy", "guest", "engines"},
-    "service": {*WORDS, "settings", "config", "policy", "engines", "execution"},
+    "audit": {*WORDS},
+    "execution": {*WORDS, "paths", "policy", "guest", "engines", "audit"},
+    "service": {*WORDS, "settings", "config", "policy", "engines", "audit", "execution"},
 }
 """By first part of the name. A row for all that a part may name, not only for what it names today."""
 

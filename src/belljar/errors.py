@@ -16,6 +16,13 @@ Codes cross the wire, classes do not; the code decides the HTTP status and the e
         CommandNotAllowed           COMMAND_NOT_ALLOWED  a shell command is not on the list
         ImageNotAllowed             IMAGE_NOT_ALLOWED    the image is not on the allow-list
       NotFound                      NOT_FOUND            absent, or not yours
+      Conflict                      CONFLICT             the id belongs to another request
+      Unauthorized                  UNAUTHORIZED         no token, or one that is not known
+      Forbidden                     FORBIDDEN            the token's role may not do this
+      QueueFull                     QUEUE_FULL           too much is waiting already; come back later
+      Unavailable                   UNAVAILABLE          the service cannot take anything now
+        StoreUnavailable            STORE_UNAVAILABLE    the record cannot be written, so nothing is run
+        ShuttingDown                SHUTTING_DOWN        the service is about to end
       EngineUnavailable             ENGINE_UNAVAILABLE   a jar could not be built, or was lost
         GrantNotEnforceable         GRANT_NOT_ENFORCEABLE this engine cannot hold this grant; it refuses
         PostureMismatch             POSTURE_MISMATCH     the live jar is not what was granted
@@ -31,7 +38,9 @@ __all__ = [
     "BadRequest",
     "BelljarError",
     "CommandNotAllowed",
+    "Conflict",
     "EngineUnavailable",
+    "Forbidden",
     "GrantNotEnforceable",
     "ImageNotAllowed",
     "LimitExceeded",
@@ -39,8 +48,13 @@ __all__ = [
     "PathNotAllowed",
     "PolicyEscalation",
     "PostureMismatch",
+    "QueueFull",
     "Refused",
+    "ShuttingDown",
+    "StoreUnavailable",
     "ToolNotAllowed",
+    "Unauthorized",
+    "Unavailable",
     "UnsupportedLanguage",
 ]
 
@@ -116,6 +130,40 @@ class ImageNotAllowed(Refused):
 
 class NotFound(BelljarError):
     code = "NOT_FOUND"
+
+
+class Conflict(BelljarError):
+    code = "CONFLICT"
+
+
+class Unauthorized(BelljarError):
+    code = "UNAUTHORIZED"
+
+
+class Forbidden(BelljarError):
+    code = "FORBIDDEN"
+
+
+class QueueFull(BelljarError):
+    """`retry_after_s` is when there may be room again."""
+
+    code = "QUEUE_FULL"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(BelljarError):
+    code = "UNAVAILABLE"
+
+
+class StoreUnavailable(Unavailable):
+    code = "STORE_UNAVAILABLE"
+
+
+class ShuttingDown(Unavailable):
+    code = "SHUTTING_DOWN"
 
 
 class EngineUnavailable(BelljarError):

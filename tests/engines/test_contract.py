@@ -402,7 +402,7 @@ async def test_every_process_is_dead_when_the_end_is_told(make_jar: MakeJar, foo
     jar = await make_jar()
     before = footprint().processes
     await run(jar, f"trap '' TERM\n{FOREVER} &\n{FOREVER} &\necho done")
-    assert footprint().processes == before
+    assert footprint().processes <= before
 
 
 # What goes in

@@ -67,6 +67,8 @@ class Attack:
     """Only looked at when the verdict is `exited`."""
     goal: str = REACHED
     """What the program says, or what it brings out, when it has won."""
+    linger_s: float = 0.0
+    """How long the control lets what the program left behind go on."""
     on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE
     stdin: bytes = b""
     inputs: tuple[InputFile, ...] = ()

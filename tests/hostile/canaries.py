@@ -39,6 +39,9 @@ class Canaries:
         self._file = self._folder / "secret.txt"
         self._file.write_text(self.token)
         self._file.chmod(0o644)
+        self._drop = self._folder / "drop"
+        self._drop.mkdir()
+        self._drop.chmod(0o777)
         os.environ["SERVICE_SECRET"] = self.token
         self._listeners = dict(self._listen())
         self.decoy = self._start_decoy()
@@ -64,6 +67,7 @@ class Canaries:
         }
         return ports | {
             "HOST_FILE": str(self._file),
+            "HOST_DROP": str(self._drop),
             "HOST_SOCKET": str(self._folder / "socket"),
             "HOST_ABSTRACT": self._listeners["abstract"].getsockname()[1:].decode(),
             "HOST_PID": str(self.decoy.pid),
@@ -74,14 +78,19 @@ class Canaries:
         """Listeners that somebody has reached since the last look."""
         return [name for name, sock in self._listeners.items() if _was_reached(sock)]
 
-    def file_is_intact(self) -> bool:
+    def untouched_files(self) -> bool:
         found = self._file.stat()
         return (
             self._file.read_text() == self.token
             and stat.S_IMODE(found.st_mode) == 0o644
             and found.st_uid == os.getuid()
-            and sorted(path.name for path in self._folder.iterdir()) == ["secret.txt", "socket"]
+            and not list(self._drop.iterdir())
         )
+
+    def empty_drop(self) -> None:
+        """After a control, which is meant to get there."""
+        for path in self._drop.iterdir():
+            path.unlink()
 
     def _listen(self) -> Iterator[tuple[str, socket.socket]]:
         inet = ((socket.AF_INET, "127.0.0.1", "4"), (socket.AF_INET6, "::1", "6"))

@@ -9,12 +9,14 @@ same program is run where the layer that guards against it is missing: there it 
 from __future__ import annotations
 
 import asyncio
+import glob
 import os
 import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -93,7 +95,7 @@ class Glass:
         after = Standing.now(self._mark, self._claims)
         assert after == before
         assert not self.canaries.touched()
-        assert self.canaries.file_is_intact()
+        assert self.canaries.untouched_files()
         assert self.canaries.decoy.poll() is None, "the decoy is dead"
         assert self.neighbour.words == b"ready\n"
         self._run_benign()
@@ -160,6 +162,7 @@ class Glass:
         else:
             brought_out = run_bare(attack, env)
         touched = self.canaries.touched()
+        self.canaries.empty_drop()
         effective = (
             attack.goal.encode() in brought_out or self.canaries.token.encode() in brought_out or touched
         )
@@ -234,35 +237,60 @@ _AS_ROOT = (
 
 
 def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
-    """What the program says outside: an ordinary user's process, bounded, and dead with all its kin after."""
+    """What the program says and leaves outside: an ordinary user's process, bounded, dead with all its kin after.
+
+    `OUTSIDE` tells the program, for the few that have to play the careless supervisor themselves.
+    """
     folder = Path(tempfile.mkdtemp(prefix="bare-"))
     folder.chmod(0o777)
     script = folder / SCRIPTS[attack.language]
     script.write_text(attack.text)
     (folder / "tactics.py").write_text(TACTICS)
-    bounds = ("prlimit", "--core=0", "--cpu=10", f"--fsize={256 << 20}", "--nofile=512", f"--as={8 << 30}")
+    bounds = ("prlimit", f"--core={64 << 20}", "--cpu=10", f"--fsize={256 << 20}", "--nofile=4096")
     space = _AS_ROOT if attack.control is Control.ROOT else ()
     process = subprocess.Popen(
         [*bounds, *space, _INTERPRETERS[attack.language], str(script)],
         cwd=folder,
-        env={"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), **env},
+        env={"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), "OUTSIDE": "1", **env},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,
         **demoted(),  # type: ignore[call-overload]
     )
     try:
         said, _ = process.communicate(attack.stdin, timeout=BARE_S)
+        time.sleep(attack.linger_s)
+        said += b"\n".join(_carelessly_collected(folder))
     except subprocess.TimeoutExpired as late:
         said = late.stdout or b""
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        _kill_marked(env["MARK"])
         process.communicate()
-    said += b"".join(path.read_bytes() for path in folder.glob("*.out"))
-    shutil.rmtree(folder)
+        shutil.rmtree(folder)
     return bytes(said)
+
+
+def _carelessly_collected(folder: Path) -> Iterator[bytes]:
+    """What a host gets that trusts names, follows links and thinks that an open file is there to be read."""
+    for path in glob.glob(f"{folder}/**", recursive=True):
+        yield os.fsencode(path)
+        if os.path.isfile(path):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            except BlockingIOError:
+                yield b"stalled by a lease: REACHED"
+                continue
+            with open(fd, "rb") as file:
+                yield file.read(1 << 16)
+
+
+def _kill_marked(mark: str) -> None:
+    """Every process that has this run's mark in its environment is the run's own."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"MARK={mark}".encode() in (entry / "environ").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _everything(result: RunResult) -> bytes:

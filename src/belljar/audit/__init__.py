@@ -1,0 +1,1 @@
+"""What happened: one record per run, one receipt per outcome, nothing that can be changed unseen."""

@@ -1,0 +1,173 @@
+"""The record of a run, from its acceptance to its outcome, and where records are kept.
+
+A record exists before any resource of its run does. It moves along `NEXT` and never back; the move
+that ends it also writes its receipt, in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Status(StrEnum):
+    """Where a run is."""
+
+    REFUSED = "refused"  # policy said no; nothing was run
+    QUEUED = "queued"  # accepted, durable, waiting for its turn
+    RUNNING = "running"  # a jar is being made or used
+    FINISHED = "finished"  # the outcome is final and the jar is gone
+
+
+NEXT: Mapping[Status, frozenset[Status]] = {
+    Status.REFUSED: frozenset(),
+    Status.QUEUED: frozenset({Status.RUNNING, Status.FINISHED}),
+    Status.RUNNING: frozenset({Status.FINISHED}),
+    Status.FINISHED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecRecord:
+    """One row of `sandbox_execs`. Names of environment variables only, never values."""
+
+    exec_id: str
+    epoch: str
+    """The service process that took it."""
+    request_id: str
+    request_digest: str
+    """sha256 of all that was asked; the same request_id with another digest is a conflict."""
+    project_id: str
+    status: Status
+    accepted_at: datetime
+
+    # Who asked, and in which context.
+    token_id: str = ""
+    role: str | None = None
+    tool: str | None = None
+    skill_id: str | None = None
+    task_id: str | None = None
+    conversation_id: str | None = None
+    session_id: str | None = None
+    agent_id: str | None = None
+    org_id: str | None = None
+
+    # What was asked for.
+    language: str | None = None
+    image: str | None = None
+    cmd: str | None = None
+    args: tuple[str, ...] = ()
+    cwd: str = ""
+    env_keys: tuple[str, ...] = ()
+    code_hash: str | None = None
+    """sha256:… of the code, where there is some."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Path to sha256 of every input file."""
+
+    # What was granted, with the layer that set each field; what was found in reading the code.
+    policy_snapshot: Mapping[str, Any] = field(default_factory=dict)
+    grant_digest: str = ""
+    risk: Mapping[str, Any] = field(default_factory=dict)
+
+    # How it went.
+    engine: str = ""
+    posture: str = ""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    duration_ms: int | None = None
+    verdict: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    error_code: str | None = None
+    error_reason: str | None = None
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    stdout_sha256: str | None = None
+    stderr_sha256: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    artifacts_path: str | None = None
+    artifacts: tuple[Mapping[str, Any], ...] = ()
+    """path, size, sha256, mime of each."""
+    skipped: tuple[Mapping[str, Any], ...] = ()
+    files_read: tuple[str, ...] = ()
+    files_written: tuple[str, ...] = ()
+    network_bytes_sent: int = 0
+    network_bytes_recv: int = 0
+    receipt_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    records: tuple[ExecRecord, ...]
+    cursor: str | None
+    """Give it back for the next page; None on the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    projects: frozenset[str] | None = None
+    """Of these only; None is all."""
+    project_id: str | None = None
+    task_id: str | None = None
+    status: Status | None = None
+    skill_id: str | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One link of the chain."""
+
+    number: int
+    exec_id: str
+    body: bytes
+    """Canonical JSON; holds `previous`, the hash of the receipt before it."""
+    hash: str
+    """sha256 of `body`."""
+    signature: bytes
+    """ed25519 of `body`."""
+
+
+class AuditStore(Protocol):
+    """Where records and receipts are kept. Every write is durable when it returns.
+
+    Raises `StoreUnavailable` when the disk is full, the database is read-only or gone; nothing was
+    written then, and the next call may succeed.
+    """
+
+    async def accept(self, record: ExecRecord) -> ExecRecord:
+        """Write a new record (QUEUED or REFUSED) and return it; the record that has its request_id already,
+        if that has the same digest.
+
+        Raises:
+            Conflict: the request_id of that project is another request's.
+        """
+
+    async def start(self, exec_id: str, started_at: datetime, engine: str) -> None:
+        """QUEUED to RUNNING."""
+
+    async def finish(self, record: ExecRecord) -> ExecRecord:
+        """Write the outcome and its receipt; returns the record with `receipt_hash`. Exactly once per run:
+        a record that is FINISHED already is returned as it is."""
+
+    async def get(self, exec_id: str) -> ExecRecord | None: ...
+
+    async def find_request(self, project_id: str, request_id: str) -> ExecRecord | None: ...
+
+    async def page(self, wanted: Filter, *, limit: int, cursor: str | None = None) -> Page:
+        """Newest first."""
+
+    async def unfinished(self) -> Sequence[ExecRecord]:
+        """QUEUED and RUNNING ones, of any epoch."""
+
+    def receipts(self, after: int = 0) -> AsyncIterator[Receipt]:
+        """In order of their number."""
+
+    async def receipt_of(self, exec_id: str) -> Receipt | None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,52 @@
+"""How much a person should care about a program before it runs, with the reasons.
+
+Read from the syntax tree, so that text in strings and comments counts for nothing and an alias hides
+nothing obvious. It is advice to people and to the approval rule. Containment never depends on it: a
+program that wants to hide what it does can.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from belljar.models import Finding, Language, RiskTier
+
+# What parsing costs goes with tokens, not characters: one long string is cheap, 100,000 tokens of Python
+# take about a second and 200 MB.
+MAX_CHARS = 1_000_000
+MAX_TOKENS = 100_000
+MAX_FINDINGS = 100
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    tier: RiskTier
+    """The highest of the findings; `safe` if there are none."""
+    findings: tuple[Finding, ...]
+    """Highest tier first, then by line; at most MAX_FINDINGS."""
+
+
+def assess(code: str, language: Language) -> Assessment:
+    """Never raises on any text; code that cannot be read is a finding that makes a person look."""
+    findings = set(_findings(code, language))
+    ordered = sorted(findings, key=lambda finding: (-finding.tier.rank, finding.line, finding.reason))
+    return Assessment(ordered[0].tier if ordered else RiskTier.SAFE, tuple(ordered[:MAX_FINDINGS]))
+
+
+def _findings(code: str, language: Language) -> list[Finding]:
+    if len(code) > MAX_CHARS or sum(1 for _ in _TOKEN.finditer(code)) > MAX_TOKENS:
+        return [Finding(RiskTier.HIGH, "the code is too long to be read", 1)]
+    # Imported here, because the command line starts without them.
+    if language is Language.PYTHON:
+        from belljar.policy.risk_python import find_in_python
+
+        return find_in_python(code)
+    if language is Language.BASH:
+        from belljar.policy.risk_shell import find_in_shell
+
+        return find_in_shell(code)
+    from belljar.policy.risk_javascript import find_in_javascript
+
+    return find_in_javascript(code, typescript=language is Language.TYPESCRIPT)
