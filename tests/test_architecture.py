@@ -31,8 +31,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guest": set(),
     "engines": {*WORDS, "guest", "paths"},
     "audit": {*WORDS},
-    "execution": {*WORDS, "paths", "policy", "guest", "engines", "audit"},
-    "service": {*WORDS, "settings", "config", "policy", "engines", "audit", "execution"},
+    "metrics": set(),
+    "tokens": {*WORDS},
+    "execution": {*WORDS, "paths", "policy", "guest", "engines", "audit", "metrics"},
+    "wiring": {*WORDS, "settings", "config", "policy", "engines"},
+    "service": {*WORDS, "config", "engines", "audit", "metrics", "tokens", "execution", "wiring"},
 }
 """By first part of the name. A row for all that a part may name, not only for what it names today."""
 

@@ -290,6 +290,16 @@ class Config:
         default="cores × 2",
     )
 
+    max_queued_execs: int = _setting(
+        1000, _whole(0, 1_000_000), "Runs that may wait; one more is refused with `QUEUE_FULL`."
+    )
+    keep_days: float = _setting(
+        30.0, _number(0, 36_500), "What runs left is removed after so many days; 0 keeps it."
+    )
+    keep_gb: float = _setting(
+        10.0, _number(0, 1_000_000), "The oldest of it is removed above so many GB; 0 is no such limit."
+    )
+
     # What holds it.
     engine: EngineChoice = _setting(
         EngineChoice.AUTO, _choice(EngineChoice), "What makes the jars: `auto`, `jail`, `docker` or `gvisor`."

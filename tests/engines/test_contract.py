@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
+import re
 import secrets
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from belljar.engines.base import WORK, Area, Collected, Command
+from belljar.engines.jail.engine import JailEngine
 from belljar.errors import EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
 from belljar.models import (
     Artifact,
@@ -27,6 +31,7 @@ from belljar.models import (
     Grant,
     InputFile,
     Language,
+    Limits,
     Network,
     OnOutputLimit,
     Output,
@@ -765,4 +770,453 @@ async def test_two_engines_live_side_by_side(engine: Engine, jar: Jar, footprint
     another = await engine.create(Grant(accept_weaker_limits=True))
     assert (await run(another, "echo x")).stdout == b"x\n"
     await another.destroy()
+    await before.restored()
+
+
+# Python
+
+
+async def python(engine: Engine, code: str | bytes, *, warm: bool, **fields: Any) -> Run:
+    """A fresh jar for one program; `warm` is the fork of a running interpreter, otherwise a new one."""
+    jar = await engine.create(Grant(accept_weaker_limits=True))
+    try:
+        await jar.put(Area.WORK, [file("main.py", code), file("sibling.py", "NAME = __name__\n")])
+        interpreter = () if warm else engine.interpreters()[Language.PYTHON]
+        argv = (*interpreter, f"{WORK}/main.py", "one", "two words")
+        return await run(jar, Command(argv=argv, warm=warm, **fields))
+    finally:
+        await jar.destroy()
+
+
+SAME = {
+    "nothing": "",
+    "main": """
+        import sys
+        print(__name__, __file__, __doc__, __package__, __spec__, __builtins__, __annotations__)
+        print(sorted(globals()), type(__loader__).__name__, __loader__.name, __loader__.path)
+        print(sys.modules['__main__'].__dict__ is globals())
+        """,
+    "docstring": '"what it is"\nprint(__doc__)',
+    "argv": "import sys; print(sys.argv, sys.path, sys.flags, sys.orig_argv[1:])",
+    "path": "import sys; print(sys.path[0], sys.executable, sys.prefix, sys.base_prefix, sys.path_hooks)",
+    "site": "import sys; print('site' in sys.modules, exit, quit, copyright, sys.dont_write_bytecode)",
+    "no-module-of-ours": "import sys; print([name for name in sys.modules if 'belljar' in name])",
+    "cannot-import-us": "import belljar",
+    "meta-path": "import sys; print(sys.meta_path)",
+    "sibling": "import sibling; print(sibling.NAME, sibling.__file__)",
+    "environment": "import os; print(sorted(os.environ.items()))",
+    "environment-of-children": "import subprocess; print(sorted(subprocess.getoutput('env').splitlines()))",
+    "cwd": "import os; print(os.getcwd(), os.listdir())",
+    "ids": "import os; print(os.getuid(), os.getgid(), os.getgroups(), os.umask(0), os.getppid())",
+    "session": "import os; print(os.getsid(0) == os.getpgrp() == os.getpid())",
+    "descriptors": "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1])",
+    "signals": """
+        import signal
+        print([(s.name, str(signal.getsignal(s))) for s in signal.valid_signals() if isinstance(s, signal.Signals)])
+        print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        """,
+    "signals-of-children": """
+        import subprocess
+        print(subprocess.getoutput('grep Sig /proc/self/status'))
+        """,
+    "limits": """
+        import resource
+        for name in dir(resource):
+            if name.startswith('RLIMIT'):
+                print(name, resource.getrlimit(getattr(resource, name)))
+        """,
+    "streams": """
+        import sys
+        for name in ('stdin', 'stdout', 'stderr'):
+            s = getattr(sys, name)
+            print(s, s is getattr(sys, f'__{name}__'), s.errors, s.newlines, s.line_buffering, s.write_through,
+                  s.isatty(), s.fileno(), s.buffer, s.buffer.raw, s.closed, s.seekable(), s.readable(), s.writable())
+        """,
+    "defaults": """
+        import sys, locale, gc, threading, time
+        print(sys.getdefaultencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+        print(locale.getpreferredencoding(), locale.setlocale(locale.LC_CTYPE), locale.setlocale(locale.LC_TIME))
+        print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks)
+        print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.get_int_max_str_digits(), sys.gettrace())
+        print(threading.active_count(), threading.current_thread(), threading.main_thread().ident == threading.get_ident())
+        print(sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook, sys.breakpointhook)
+        print(time.tzname, sys.warnoptions, sys._xoptions, sys.pycache_prefix, sys.platlibdir)
+        """,
+    "warnings": "import warnings; warnings.warn('careful'); warnings.warn('old', DeprecationWarning); assert (1, 'x')",
+    "syntax-warning": "x = 1\nif x is 1: print('one')",
+    "traceback": """
+        def f(x):
+            return 1 / x
+        def g():
+            f(0)
+        g()
+        """,
+    "chained-traceback": """
+        try:
+            {}['missing']
+        except KeyError as error:
+            raise ValueError('é ☃ \\udcff') from error
+        """,
+    "traceback-in-a-sibling": "import importlib\nimportlib.import_module('nowhere.at.all')",
+    "exception-group": "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
+    "recursion": "def f(): f()\nf()",
+    "syntax-error": "print('never')\nif True print(1)\n",
+    "indentation-error": "if True:\nprint(1)\n",
+    "unterminated": "x = '''never ends\n",
+    "null-byte": b"print(1)\n\0\n",
+    "latin-1": "# -*- coding: latin-1 -*-\nprint('é')\n".encode("latin-1"),
+    "latin-1-undeclared": "print('é')\n".encode("latin-1"),
+    "unknown-coding": "# coding: no-such-coding\nprint(1)\n",
+    "byte-order-mark": b"\xef\xbb\xbfprint('marked')\n",
+    "carriage-returns": b"print(1)\r\nprint('''a\r\nb''')\r\n",
+    "no-newline-at-end": b"print(1)\n# end",
+    "future": "from __future__ import annotations\ndef f(x: undefined): ...\nprint(f.__annotations__)",
+    "no-future": "def f(x: int): ...\nprint(f.__annotations__)",
+    "exit-nothing": "import sys; sys.exit()",
+    "exit-none": "raise SystemExit(None)",
+    "exit-zero": "print('flushed'); raise SystemExit(0)",
+    "exit-three": "raise SystemExit(3)",
+    "exit-300": "raise SystemExit(300)",
+    "exit-minus-one": "raise SystemExit(-1)",
+    "exit-huge": "raise SystemExit(2**70)",
+    "exit-true": "raise SystemExit(True)",
+    "exit-text": "raise SystemExit('goodbye é')",
+    "exit-tuple": "raise SystemExit(1, 2)",
+    "exit-float": "raise SystemExit(1.5)",
+    "exit-unprintable": "class X:\n  def __str__(self): raise ValueError('no')\nraise SystemExit(X())",
+    "exit-in-function": "def f(): exit(4)\ntry: f()\nfinally: print('finally')",
+    "exit-at-once": "import os; print('lost'); os._exit(5)",
+    "atexit": """
+        import atexit
+        for number in range(3):
+            atexit.register(print, 'bye', number)
+        @atexit.register
+        def fails(): 1 / 0
+        print('hello')
+        """,
+    "atexit-after-error": "import atexit; atexit.register(print, 'bye'); 1 / 0",
+    "atexit-exits": "import atexit, sys; atexit.register(sys.exit, 7); print('x')",
+    "threads-are-joined": """
+        import threading, time, atexit
+        atexit.register(print, 'after')
+        def work():
+            time.sleep(0.1); print('worked', threading.current_thread().daemon)
+        threading.Thread(target=work).start()
+        print('main is over')
+        """,
+    "daemon-threads-are-not": """
+        import threading, time
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        print('main is over')
+        """,
+    "error-in-a-thread": "import threading; threading.Thread(target=lambda: 1 / 0, name='T').start()",
+    "exit-in-a-thread": "import threading, sys; threading.Thread(target=sys.exit, args=(9,)).start()",
+    "executor": """
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(3)
+        futures = [pool.submit(pow, 2, n) for n in range(5)]
+        print([f.result() for f in futures])
+        """,
+    "del-at-exit": """
+        class Noisy:
+            def __init__(self, name): self.name = name
+            def __del__(self): print('del', self.name)
+        _private = Noisy('private'); public = Noisy('public'); loop = Noisy('loop'); loop.me = loop
+        """,
+    "del-fails-at-exit": "class X:\n  def __del__(self): 1 / 0\nx = X()",
+    "del-sees-globals": "import os\nclass X:\n  def __del__(self): print(os is None, print)\nx = X()",
+    "weakref-finalize": "import weakref\nclass X: pass\nx = X()\nweakref.finalize(x, print, 'finalized')",
+    "generator-finally": "def g():\n  try: yield\n  finally: print('closed')\nx = g(); next(x)",
+    "temporary-directory": "import tempfile\nt = tempfile.TemporaryDirectory(prefix='x')\nprint(t.name[:6])",
+    "unclosed-file": "f = open('left', 'w'); f.write('buffered')\nprint(open('left').read())",
+    "excepthook": "import sys\nsys.excepthook = lambda *x: print('hook', x[0], x[1], x[2].tb_lineno)\n1 / 0",
+    "excepthook-exits": "import sys\nprint('kept')\nsys.excepthook = lambda *x: sys.exit(6)\n1 / 0",
+    "excepthook-fails": "import sys\ndef hook(*x): raise KeyError(1)\nsys.excepthook = hook\n1 / 0",
+    "no-excepthook": "import sys\ndel sys.excepthook\n1 / 0",
+    "interrupted": "import os, signal, time\nprint('kept')\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)",
+    "keyboard-interrupt": "raise KeyboardInterrupt('by hand')",
+    "interrupt-handled": "import os\ntry: os.kill(os.getpid(), 2)\nexcept KeyboardInterrupt: print('caught')",
+    "killed": "import os\nprint('lost')\nos.kill(os.getpid(), 9)",
+    "aborted": "import os; os.abort()",
+    "fork": """
+        import os
+        print('before', flush=True)
+        pid = os.fork()
+        if pid == 0:
+            print('child', flush=True)
+            raise SystemExit(3)
+        print(os.waitpid(pid, 0)[1], flush=True)
+        """,
+    "fork-child-fails": "import os\npid = os.fork()\nif not pid: 1 / 0\nos.waitpid(pid, 0)\nprint('parent')",
+    "fork-shares-the-buffer": "import os\nprint('twice')\npid = os.fork()\nif pid: os.waitpid(pid, 0)",
+    "subprocess": "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'print(6*7)'], capture_output=True))",
+    "pool-fork": """
+        from multiprocessing import get_context
+        def double(x): return 2 * x
+        if __name__ == '__main__':
+            with get_context('fork').Pool(2) as pool: print(pool.map(double, range(5)))
+        """,
+    "pool-spawn": """
+        from multiprocessing import get_context
+        def double(x): return 2 * x
+        if __name__ == '__main__':
+            with get_context('spawn').Pool(2) as pool: print(pool.map(double, range(5)))
+        """,
+    "process-spawn": """
+        import multiprocessing as m, sys
+        def show(): print(__name__, sys.argv, sys.modules['__main__'].__file__, flush=True)
+        if __name__ == '__main__':
+            p = m.get_context('spawn').Process(target=show); p.start(); p.join(); print(p.exitcode)
+        """,
+    "process-forkserver": """
+        import multiprocessing as m
+        def show(q): q.put(__name__)
+        if __name__ == '__main__':
+            c = m.get_context('forkserver'); q = c.Queue(); p = c.Process(target=show, args=(q,)); p.start()
+            print(q.get()); p.join()
+        """,
+    "asyncio": "import asyncio\nasync def f():\n  await asyncio.sleep(0.01); print('slept')\nasyncio.run(f())",
+    "asyncio-subprocess": """
+        import asyncio
+        async def f():
+            p = await asyncio.create_subprocess_exec('echo', 'hi', stdout=-1)
+            print(await p.communicate(), p.returncode)
+        asyncio.run(f())
+        """,
+    "stdin-lines": "import sys\nfor line in sys.stdin: print(repr(line))",
+    "stdin-input": "print(input('prompt> ')); print(input()); print(input())",
+    "stdin-bytes": "import sys; print(sys.stdin.buffer.read())",
+    "stdin-exhausted": "import sys; sys.stdin.read(); input()",
+    "order": """
+        import sys
+        print('out 1'); sys.stderr.write('err 1\\n'); print('out 2'); sys.stderr.write('err 2 '); print('out 3')
+        """,
+    "order-on-one-stream": """
+        import os, sys
+        os.dup2(1, 2)
+        print('out 1'); print('err 1', file=sys.stderr); print('out 2'); os.write(1, b'raw\\n'); sys.stdout.flush()
+        """,
+    "unicode": "import sys; print('é ☃ 😀'); print('\\udcff'); print('é \\udcff', file=sys.stderr)",
+    "unencodable": "print('\\ud800')",
+    "binary": "import sys; sys.stdout.buffer.write(bytes(range(256)))",
+    "stdout-closed": "import sys; print('before'); sys.stdout.close(); sys.exit(2)",
+    "stdout-descriptor-closed": "import os; print('lost'); os.close(1)",
+    "stdout-full": "import sys; sys.stdout = open('/dev/full', 'w'); print('lost')",
+    "stdout-replaced": "import io, sys; sys.stdout = io.StringIO(); print('captured')",
+    "stdout-none": "import sys; sys.stdout = None; print('nowhere')",
+    "stderr-closed": "import os\nos.close(2)\n1 / 0",
+    "inspect": "import inspect\ndef f(): pass\nprint(inspect.getsource(f), inspect.stack()[0].filename)",
+    "frame": "import sys\nf = sys._getframe()\nprint(f.f_code, f.f_lineno, f.f_globals is f.f_locals)",
+    "trace": "import sys\nsys.settrace(lambda *x: None)\nprint('traced')",
+    "pickle": "import pickle\nclass X: pass\nprint(type(pickle.loads(pickle.dumps(X()))).__module__)",
+    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass P: x: int\nprint(P(1))",
+    "typing": "import typing\nclass A: x: 'int'\nprint(typing.get_type_hints(A))",
+    "runpy": "import runpy; print(sorted(runpy.run_path('sibling.py')))",
+    "doctest": "def f():\n  '''\n  >>> f()\n  1\n  '''\n  return 1\nimport doctest; print(doctest.testmod())",
+    "help": "help(len)",
+    "import-main": "import __main__; print(__main__.__file__)",
+    "memory-view-of-self": "print(len(open('/proc/self/status').read()) > 0, open('/proc/self/comm').read())",
+    "proc": "import os; print(sorted(p for p in os.listdir('/proc') if p.isdigit()))",
+    "children": "import subprocess, os\nfor _ in range(3): subprocess.Popen(['sleep', '60'])\nprint('left behind')",
+    "time-zone": "import time; print(time.tzname, time.strftime('%H %Z', time.localtime(0)))",
+    "locale": "import locale; print(locale.setlocale(locale.LC_ALL, ''), locale.localeconv()['decimal_point'])",
+}
+"""What a program can see of how it was started. Leading blank lines and indentation are taken off."""
+
+
+def dedented(code: str | bytes) -> str | bytes:
+    return textwrap.dedent(code).lstrip("\n") if isinstance(code, str) else code
+
+
+DIFFERENT = {
+    "command-line": "print(open('/proc/self/cmdline').read())",
+    "modules-already-imported": "import sys; print('socket' in sys.modules)",
+    "stack-below": "import inspect; print(len(inspect.stack()))",
+    "depth-left": "def f(n):\n  try: return f(n + 1)\n  except RecursionError: return n\nprint(f(0))",
+    "variables-of-the-interpreter": "import sys; print(sys.flags.dont_write_bytecode, sys.flags.verbose)",
+    "source-in-late-errors": "class X:\n  def __del__(self): 1 / 0\nx = X()",
+    "frame-of-atexit": "import atexit, sys; atexit.register(sys.exit, 7)",
+}
+"""What `guest/warm.py` documents, and no more. The hash seed has a test of its own."""
+
+GIVEN: Mapping[str, Any] = {
+    "stdin": "first\nsecond é\nlast".encode(),
+    "env": {"NAME": "value", "TZ": "Asia/Tokyo"},
+}
+
+
+def comparable(result: Run) -> tuple[object, ...]:
+    """Without addresses and identities of threads, which differ between any two processes."""
+    texts = [re.sub(rb"0x[0-9a-f]{6,}|started \d+", b"_", text) for text in (result.stdout, result.stderr)]
+    return (result.how, *(text.decode("utf-8", "backslashreplace") for text in texts))
+
+
+@real
+@pytest.mark.parametrize("code", SAME.values(), ids=SAME)
+async def test_a_forked_interpreter_is_like_a_new_one(engine: Engine, code: str | bytes) -> None:
+    forked = await python(engine, dedented(code), warm=True, **GIVEN)
+    new = await python(engine, dedented(code), warm=False, **GIVEN)
+    assert comparable(forked) == comparable(new)
+
+
+@real
+@pytest.mark.parametrize("code", DIFFERENT.values(), ids=DIFFERENT)
+async def test_a_forked_interpreter_differs_where_it_is_said_to(engine: Engine, code: str) -> None:
+    given = {"env": {"PYTHONVERBOSE": "0", "PYTHONDONTWRITEBYTECODE": ""}}
+    forked = await python(engine, code, warm=True, **given)
+    assert comparable(forked) != comparable(await python(engine, code, warm=False, **given))
+    assert forked.ended.verdict is Verdict.EXITED
+
+
+@real
+async def test_forks_share_the_hash_seed(engine: Engine) -> None:
+    seeds = {(await python(engine, "print(hash('x'))", warm=True)).stdout for _ in range(3)}
+    assert len(seeds) == 1
+
+
+@real
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("import random; print(random.random())", id="random"),
+        pytest.param("import os; print(os.urandom(8))", id="urandom"),
+        pytest.param("import uuid; print(uuid.uuid4())", id="uuid"),
+        pytest.param("import tempfile; print(tempfile.mkdtemp())", id="tempfile"),
+        pytest.param("import secrets; print(secrets.token_hex())", id="secrets"),
+        pytest.param("import ssl; print(ssl.RAND_bytes(8))", id="openssl"),
+    ],
+)
+async def test_forks_share_no_random_state(engine: Engine, code: str) -> None:
+    said = [await python(engine, code, warm=True) for _ in range(3)]
+    assert [result.how for result in said] == [(Verdict.EXITED, 0)] * 3
+    assert len({result.stdout for result in said}) == 3
+
+
+@real
+async def test_preloaded_modules_are_there(engine: Engine, footprint: Footprints) -> None:
+    before = footprint()
+    code = "import sys; print('json.tool' in sys.modules, 'json.tool' in globals())"
+    assert (await python(engine, code, warm=True)).stdout == b"False False\n"
+    other = JailEngine(preload=("json.tool",))
+    assert (await python(other, code, warm=True)).stdout == b"True False\n"
+    await other.close()
+    await before.restored()
+
+
+@real
+async def test_a_module_that_cannot_be_preloaded_is_named(engine: Engine, footprint: Footprints) -> None:
+    before = footprint()
+    other = JailEngine(preload=("no_such_module",))
+    with pytest.raises(EngineUnavailable, match="no_such_module"):
+        await other.create(Grant(accept_weaker_limits=True))
+    await other.close()
+    await before.restored()
+
+
+# What only a kernel can do
+
+
+@real
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        pytest.param(("/workspace/work/data",), 126, id="not-executable"),
+        pytest.param(("/workspace/work",), 126, id="a-folder"),
+        pytest.param(("/workspace/work/missing",), 127, id="missing"),
+        pytest.param(("echo", "x" * (1 << 20)), 126, id="argument-too-long"),
+    ],
+)
+async def test_a_program_that_cannot_be_run_is_a_result(jar: Jar, argv: tuple[str, ...], code: int) -> None:
+    await jar.put(Area.WORK, [file("data", "x")])
+    result = await run(jar, Command(argv=argv))
+    assert result.how == (Verdict.EXITED, code)
+    assert result.stderr.startswith(b"belljar: cannot run ")
+
+
+@real
+async def test_hostile_names_come_back_escaped(jar: Jar) -> None:
+    names = [b"\xff\xfe.txt", b"new\nline", b"\x1b[2J", "‮evil".encode(), b"-rf", b" ", "é".encode(), b"a\\b", b"x" * 255]
+    code = f"for name in {names}:\n    open(name, 'wb').write(name)"
+    await run(jar, Command(argv=("python3", "-c", code)))
+    collected = await jar.collect(None)
+    assert sorted(contents(collected).values()) == sorted(names)
+    assert not collected.skipped
+    for artifact in collected.artifacts:
+        json.dumps(artifact.path, ensure_ascii=False).encode()
+        assert artifact.path.isprintable()
+    assert {"\\xff\\xfe.txt", "new\\x0aline", "é", "-rf"} <= contents(collected).keys()
+
+
+@real
+async def test_what_is_no_regular_file_is_named_and_not_opened(jar: Jar) -> None:
+    code = (
+        "import os, socket\n"
+        "os.mkfifo('fifo')\nsocket.socket(socket.AF_UNIX).bind('socket')\nos.truncate(os.open('sparse', 65), 1 << 40)\n"
+        "open('closed', 'w').close(); os.chmod('closed', 0)\nos.mkdir('locked'); open('locked/x', 'w'); os.chmod('locked', 0)"
+    )
+    assert (await run(jar, Command(argv=("python3", "-c", code)))).how == (Verdict.EXITED, 0)
+    collected = await jar.collect(None)
+    assert not collected.artifacts
+    assert reasons(collected) == {
+        "fifo": SkipReason.NOT_REGULAR,
+        "socket": SkipReason.NOT_REGULAR,
+        "sparse": SkipReason.TOO_LARGE,
+        "closed": SkipReason.UNREADABLE,
+        "locked": SkipReason.UNREADABLE,
+    }
+
+
+@real
+async def test_however_many_things_are_left_out_the_rest_comes_back(make_jar: MakeJar) -> None:
+    jar = await make_jar(artifact_files=1)
+    code = (
+        "import os\nopen('kept', 'w')\n"
+        "for area in ('.', '../artifacts'):\n"
+        "    for number in range(3000): os.symlink('x', f'{area}/link{number}')"
+    )
+    await run(jar, Command(argv=("python3", "-c", code)))
+    collected = await jar.collect(["kept"])
+    assert contents(collected) == {"kept": b""}
+    collected = await jar.collect(None)
+    assert SkipReason.TOO_MANY in {skipped.reason for skipped in collected.skipped}
+
+
+@real
+async def test_a_long_list_of_missing_files_is_answered(make_jar: MakeJar) -> None:
+    jar = await make_jar(artifact_files=1)
+    await run(jar, "echo x > last")
+    paths = [f"missing{number}" for number in range(3000)]
+    collected = await jar.collect([*paths, "last"])
+    assert contents(collected) == {"last": b"x\n"}
+    assert reasons(collected) == dict.fromkeys(paths, SkipReason.MISSING)
+
+
+@real
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"memory_mb": 1}, id="memory"),
+        pytest.param({"nofile": 1}, id="descriptors"),
+        pytest.param({"nofile": 16}, id="few-descriptors"),
+        pytest.param({"workspace_files": 1}, id="files"),
+        pytest.param({"pids": 1}, id="processes"),
+        pytest.param({"cpu_cores": 0.01}, id="cpu"),
+    ],
+)
+async def test_the_smallest_limits_are_refused_or_held(
+    engine: Engine, footprint: Footprints, limits: dict[str, float]
+) -> None:
+    """Never a hang, never an error that is not ours."""
+    before = footprint()
+    grant = Grant(limits=Limits(timeout_s=2, grace_s=0.1, **limits), accept_weaker_limits=True)  # type: ignore[arg-type]
+    try:
+        jar = await engine.create(grant)
+    except EngineUnavailable:
+        pass
+    else:
+        try:
+            await run(jar, "echo x")
+        except EngineUnavailable:
+            pass
+        await jar.destroy()
     await before.restored()

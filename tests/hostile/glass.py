@@ -9,7 +9,6 @@ same program is run where the layer that guards against it is missing: there it 
 from __future__ import annotations
 
 import asyncio
-import glob
 import os
 import secrets
 import shutil
@@ -77,7 +76,7 @@ class Glass:
         with self.watching(attack.control):
             result = self.wait(self.attack(attack))
             brought_out = _everything(result)
-            assert attack.goal.encode() not in brought_out, f"it reached its goal: {result}"
+            assert os.fsencode(attack.goal) not in brought_out, f"it reached its goal: {result}"
             assert result.verdict is attack.verdict, result
             if attack.verdict is Verdict.EXITED:
                 assert result.exit_code == attack.exit_code, result
@@ -164,7 +163,7 @@ class Glass:
         touched = self.canaries.touched()
         self.canaries.empty_drop()
         effective = (
-            attack.goal.encode() in brought_out or self.canaries.token.encode() in brought_out or touched
+            os.fsencode(attack.goal) in brought_out or self.canaries.token.encode() in brought_out or touched
         )
         assert effective, f"not an attack: with its guard removed it says {brought_out[:2000]!r}"
         self.notes.append(("hostile", "effective"))
@@ -273,9 +272,9 @@ def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
 
 def _carelessly_collected(folder: Path) -> Iterator[bytes]:
     """What a host gets that trusts names, follows links and thinks that an open file is there to be read."""
-    for path in glob.glob(f"{folder}/**", recursive=True):
+    for path in [*folder.glob("*"), *folder.glob("*/*")]:
         yield os.fsencode(path)
-        if os.path.isfile(path):
+        if path.is_file():
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             except BlockingIOError:

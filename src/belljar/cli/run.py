@@ -70,7 +70,7 @@ def run(
 
     from belljar.config import load_here
     from belljar.models import RunRequest, Start
-    from belljar.service import engine_for, grant_for
+    from belljar.wiring import engine_for, grant_for
 
     root = Path(project)
     if not root.is_dir():

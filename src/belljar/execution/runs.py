@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
-from belljar.engines.base import Area, Collected, Engine
+from belljar.engines.base import Area, Collected, Engine, Jar
 from belljar.errors import EngineUnavailable
 from belljar.execution.requests import plan
 from belljar.models import Ended, Event, Grant, Output, RunRequest, RunResult, Started, Stream
 
 
 async def stream(
-    engine: Engine, grant: Grant, request: RunRequest
+    engine: Engine, grant: Grant, request: RunRequest, on_jar: Callable[[Jar], None] = lambda jar: None
 ) -> AsyncGenerator[Event | RunResult, None]:
-    """Events as they happen; the RunResult comes last, when the jar is gone.
+    """Events as they happen; the RunResult comes last, when the jar is gone. `on_jar` is told the jar.
 
     Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.
     """
@@ -22,6 +22,7 @@ async def stream(
     ended: Ended | None = None
     posture = ""
     jar = await engine.create(grant)
+    on_jar(jar)
     try:
         await jar.put(Area.WORK, work.files)
         await jar.put(Area.INPUTS, work.inputs)

@@ -20,6 +20,14 @@ MAX_FINDINGS = 100
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
+Danger = tuple[RiskTier, str]
+
+
+def dangers(*rows: tuple[RiskTier, str, str]) -> dict[str, Danger]:
+    """A table from names to what they mean; a row is a tier, a reason and the names."""
+    return {name: (tier, reason) for tier, reason, names in rows for name in names.split()}
+
+
 @dataclass(frozen=True, slots=True)
 class Assessment:
     tier: RiskTier

@@ -16,9 +16,11 @@ import ast
 import re
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from belljar.models import Finding, RiskTier
+from belljar.policy.risk import dangers
 
 _CRITICAL, _HIGH, _MEDIUM, _LOW = RiskTier.CRITICAL, RiskTier.HIGH, RiskTier.MEDIUM, RiskTier.LOW
 
@@ -33,16 +35,12 @@ _MAX_ROUNDS = 8
 _MAX_TEXT = 256
 
 
-def _table(*rows: tuple[RiskTier, str, str]) -> dict[str, tuple[RiskTier, str]]:
-    return {name: (tier, reason) for tier, reason, names in rows for name in names.split()}
-
-
 def _members(module: str, names: str) -> str:
     return " ".join(f"{module}.{name}" for name in names.split())
 
 
 # Importing one of these is a finding, because of what it is for.
-_MODULES = _table(
+_MODULES = dangers(
     (_CRITICAL, "starts programs", "subprocess pty _posixsubprocess pexpect sh plumbum invoke popen2 commands"),
     (_CRITICAL, "calls native code", "ctypes _ctypes cffi"),
     (_CRITICAL, "runs code given as text", "code codeop runpy"),
@@ -61,7 +59,7 @@ _MODULES = _table(
 # Parts of such a module that are harmless by themselves.
 _HARMLESS = frozenset({"urllib.parse", "urllib.error", "http.HTTPStatus"})
 
-_NAMES = _table(
+_NAMES = dangers(
     (_CRITICAL, "runs code given as text", "builtins.eval builtins.exec builtins.compile"),
     (_CRITICAL, "imports a module by name", "builtins.__import__"),
     (
@@ -112,7 +110,7 @@ _NAMES = _table(
 )  # fmt: skip
 
 # Methods that tell by their name what they do, whatever the object.
-_METHODS = _table(
+_METHODS = dangers(
     (_CRITICAL, "reaches into the interpreter", "__subclasses__ __globals__ __builtins__ __code__ __closure__ f_back f_globals f_builtins f_locals gi_frame cr_frame tb_frame"),
     (_CRITICAL, "starts programs", "subprocess_exec subprocess_shell"),
     (_CRITICAL, "runs code of a module", "exec_module load_module"),
@@ -124,6 +122,8 @@ _METHODS = _table(
 
 # Modules whose parts are told apart, so that one passed around unseen is a finding.
 _FOLLOWED = frozenset({"os", "sys", "builtins", "importlib", "asyncio", "types", "subprocess", "globals"})
+# Of these, the ones other modules hold under the same name: `shutil.os`, `random._os`.
+_LENT = frozenset({"os", "sys", "builtins", "importlib", "subprocess"})
 
 _OPENERS = frozenset(
     "builtins.open io.open _io.open codecs.open os.fdopen gzip.open bz2.open lzma.open tarfile.open zipfile.ZipFile "
@@ -132,6 +132,7 @@ _OPENERS = frozenset(
 _IMPORTERS = frozenset({"builtins.__import__", "importlib.import_module", "importlib.__import__"})
 _LOOKUPS = frozenset({"builtins.getattr", "operator.attrgetter", "operator.methodcaller"})
 _NAMESPACES = frozenset({"builtins.globals", "builtins.locals", "builtins.vars"})
+_INSPECTORS = frozenset(f"builtins.{name}" for name in "hasattr dir help print type repr str id isinstance".split())
 _PLUMBING = frozenset({"sys.modules", "builtins.chr", "os.path", "importlib.util", "importlib.machinery"})
 
 _SYNONYMS = {"posix": "os", "nt": "os", "_io": "io", "__builtin__": "builtins", "__builtins__": "builtins"}
@@ -145,7 +146,7 @@ def _prefixes(name: str) -> Iterator[str]:
 
 _KNOWN = frozenset(
     prefix
-    for name in (*_NAMES, *_MODULES, *_FOLLOWED, *_OPENERS, *_IMPORTERS, *_LOOKUPS, *_NAMESPACES, *_PLUMBING)
+    for name in (*_NAMES, *_MODULES, *_FOLLOWED, *_OPENERS, *_IMPORTERS, *_LOOKUPS, *_NAMESPACES, *_INSPECTORS, *_PLUMBING)
     for prefix in _prefixes(name)
 )
 """The only dotted names that are followed, which keeps every set small."""
@@ -202,7 +203,8 @@ class _Program:
             id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)
         }
         self.names: dict[str, _Origins] = {"__builtins__": frozenset({"builtins"})}
-        self.texts: dict[str, str | None] = {}
+        self.texts: dict[str, str] = {}
+        self.bindings = Counter(filter(None, map(_bound_name, self.nodes)))
         self.origins: dict[int, _Origins] = {}
         self.constants: dict[int, str] = {}
         self.starred: set[str] = set()
@@ -268,9 +270,9 @@ class _Program:
         if isinstance(target, ast.Name):
             if origins := self.of(value):
                 self.bind(target.id, origins)
-            text = self.text(value)
-            # A name with two texts is a name with none.
-            self.texts[target.id] = text if self.texts.get(target.id, text) == text else None
+            # A name that is bound twice may hold anything else.
+            if (text := self.text(value)) is not None and self.bindings[target.id] == 1:
+                self.texts[target.id] = text
         elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
             for inner, part in zip(target.elts, value.elts, strict=False):
                 if isinstance(inner, ast.Name):
@@ -278,18 +280,16 @@ class _Program:
 
     def member(self, module: str, name: str) -> _Origins:
         """What `module.name` may stand for; modules lend each other out (`shutil.os`, `random._os`)."""
-        plain = name.lstrip("_")
-        lent = _SYNONYMS.get(name, name if name in _FOLLOWED else plain)
-        return _known([f"{module}.{name}"]) | (frozenset({lent}) if lent in _FOLLOWED else _NOTHING)
+        lent = _SYNONYMS.get(name, name.lstrip("_"))
+        return _known([f"{module}.{name}"]) | (frozenset({lent}) if lent in _LENT else _NOTHING)
 
     def traced(self, node: ast.expr) -> _Origins:
         match node:
             case ast.Name(id=name):
-                return (
-                    self.names.get(name, _NOTHING)
-                    | _known([f"builtins.{name}"])
-                    | _known(f"{module}.{name}" for module in self.starred)
-                )
+                # A session may have imported it in an earlier run.
+                unbound = [] if name in self.names or name in self.bindings else [_canonical(name)]
+                lent = [f"{module}.{name}" for module in ("builtins", *self.starred)]
+                return self.names.get(name, _NOTHING) | _known([*unbound, *lent])
             case ast.Attribute(value=value, attr=attr):
                 # `x.__dict__[…]` is `x` asked for a member.
                 return self.of(value) if attr == "__dict__" else self.members(value, attr)
@@ -414,12 +414,12 @@ class _Program:
             if origin in _NAMES and not (called and origin in _IMPORTERS):
                 tier, reason = _NAMES[origin]
                 yield Finding(tier, f"{origin.removeprefix('builtins.')} {reason}", line)
-            elif origin in _MODULES and not isinstance(node, ast.Name):
+            elif origin in _MODULES and not (isinstance(node, ast.Name) and node.id in self.names):
                 tier, reason = _MODULES[origin]
                 yield Finding(tier, f"{origin} {reason}", line)
             elif origin in _OPENERS and not called:
                 yield Finding(_HIGH, f"{origin.removeprefix('builtins.')} is handed on and may write files", line)
-            if origin in _FOLLOWED and not self.is_followed(node, parent):
+            if origin in _FOLLOWED and not isinstance(node, ast.Attribute) and not self.is_followed(node, parent):
                 yield Finding(_HIGH, f"the module {origin} is handed on out of sight", line)
 
     def is_followed(self, node: ast.expr, parent: ast.AST | None) -> bool:
@@ -432,7 +432,7 @@ class _Program:
             case ast.Subscript(value=value):
                 return value is node
             case ast.Call(func=func, args=args):
-                return func is node or bool(self.of(func) & (_LOOKUPS | _NAMESPACES)) and node in args[:1]
+                return func is node or bool(self.of(func) & (_LOOKUPS | _NAMESPACES | _INSPECTORS)) and node in args[:1]
         return False
 
     def computed(self, value: ast.expr, line: int) -> Iterator[Finding]:
@@ -478,6 +478,21 @@ class _Program:
         if (mode is None and not unpacked) or (text is not None and not set(text) & set("wax+")):
             return Finding(_MEDIUM, "opens a file for reading", line)
         return Finding(_HIGH, "opens a file for writing" if text is not None else "opens a file, perhaps for writing", line)
+
+
+def _bound_name(node: ast.AST) -> str | None:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+            return name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return name
+        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+            return name
+        case ast.MatchMapping(rest=name):
+            return name
+        case ast.alias(name=name, asname=asname):
+            return asname or name.partition(".")[0]
+    return None
 
 
 def _inner_first(tree: ast.AST) -> Iterator[ast.AST]:

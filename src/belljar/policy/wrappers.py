@@ -323,7 +323,7 @@ def _wrapper(command: Command, wrapper: _Wrapper, layers: int) -> Iterator[_Foun
 def _shell(command: Command, layers: int) -> Iterator[_Found]:
     parsed = _options(command.words[1:], _SHELL_OPTIONS, _SHELL_LONG_OPTIONS)
     if parsed is None:
-        yield _unknown_options(command)
+        yield replace(_unknown_options(command), tier=RiskTier.CRITICAL)
         return
     options, words = parsed
     given = {option for option, _ in options}

@@ -70,3 +70,11 @@ def unified() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="belljar-test-", dir=mount_point))
     yield path
     path.rmdir()
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    """Of a process that was there a moment ago."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid

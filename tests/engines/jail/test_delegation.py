@@ -148,13 +148,6 @@ def test_recorded_host_that_lacks_a_controller_is_no_delegation_and_says_which(
 # --- this host ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def dead_pid() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
 def _of(pid: int, claim: Claim) -> str:
     """The name a claim of that process has."""
     name = next(iter(claim.paths.values())).name

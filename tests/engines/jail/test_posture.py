@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from belljar.engines.jail import posture
 from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.engines.jail.engine import JailEngine
 from belljar.errors import EngineUnavailable, PostureMismatch
@@ -55,15 +54,16 @@ async def engine() -> AsyncIterator[JailEngine]:
     await engine.close()
 
 
+@pytest.fixture
+def sleeping_pid() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
 def _jars(engine: JailEngine) -> list[Path]:
     assert engine._claim is not None, "no cgroup can be had; run as root"
     return [jar for place in engine._claim.paths.values() for jar in place.glob("jar-*")]
-
-
-def _guest(engine: JailEngine) -> int:
-    """The pid of the only jar's guest."""
-    (pid,) = {(jar / "cgroup.procs").read_text().strip() for jar in _jars(engine)}
-    return int(pid)
 
 
 ABLATIONS = [
@@ -192,21 +192,19 @@ async def test_a_limit_changed_behind_our_back_is_a_mismatch(engine: JailEngine)
     await jar.destroy()
 
 
-def _check(pid: int) -> str:
-    return posture.check(
-        pid, uid=None, hosts=posture.namespaces("self"), nofile=1024, cgroup=None, limits=None, held=None
-    )
+async def test_an_ordinary_process_is_no_jar(
+    engine: JailEngine, monkeypatch: pytest.MonkeyPatch, sleeping_pid: int
+) -> None:
+    monkeypatch.setattr("belljar.engines.jail.engine._host_pid", lambda _: sleeping_pid)
+    with pytest.raises(PostureMismatch, match="Seccomp"):
+        await engine.create(GRANT)
+    assert _jars(engine) == []
 
 
-def test_an_ordinary_process_is_no_jar() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        with pytest.raises(PostureMismatch, match="Seccomp"):
-            _check(process.pid)
-        process.kill()
-
-
-def test_a_dead_process_is_no_jar() -> None:
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
+async def test_a_jar_that_died_before_it_was_looked_at_is_unavailable(
+    engine: JailEngine, monkeypatch: pytest.MonkeyPatch, dead_pid: int
+) -> None:
+    monkeypatch.setattr("belljar.engines.jail.engine._host_pid", lambda _: dead_pid)
     with pytest.raises(EngineUnavailable):
-        _check(process.pid)
+        await engine.create(GRANT)
+    assert _jars(engine) == []

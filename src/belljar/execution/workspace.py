@@ -1,0 +1,130 @@
+"""A project's folder on the host, and what each run leaves in it.
+
+    projects/<project_id>/inputs/             files that every run of the project may read
+    projects/<project_id>/work/               kept between runs that ask for it (`persist_work`)
+    projects/<project_id>/artifacts/<exec_id>/
+        stdout.txt  stderr.txt  manifest.json  meta.json  events.jsonl  files/…
+
+Nothing here is ever mounted into a jar: files go in and come out through the guest's channel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from belljar.errors import BadRequest, LimitExceeded, NotFound
+from belljar.guest import tree
+from belljar.models import Artifact, InputFile, Limits, RunResult
+
+_PROJECT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_project_id(project_id: str) -> str:
+    """It becomes the name of a folder, so it is short and plain."""
+    if not _PROJECT_ID.fullmatch(project_id):
+        message = (
+            "project_id is 1 to 64 letters, digits, dots, dashes and underscores, the first no dot or dash"
+        )
+        raise BadRequest(message, field="project_id")
+    return project_id
+
+
+class Workspace:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._projects = root / "projects"
+        self._projects.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def project(self, project_id: str) -> Path:
+        return self._projects / check_project_id(project_id)
+
+    def run_folder(self, project_id: str, exec_id: str) -> Path:
+        return self.project(project_id) / "artifacts" / exec_id
+
+    def store(
+        self,
+        project_id: str,
+        exec_id: str,
+        result: RunResult,
+        meta: Mapping[str, Any],
+        events: Sequence[bytes],
+    ) -> Path:
+        """Write down everything a run left; returns its folder."""
+        folder = self.run_folder(project_id, exec_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "stdout.txt").write_bytes(result.stdout)
+        (folder / "stderr.txt").write_bytes(result.stderr)
+        (folder / "events.jsonl").write_bytes(b"".join(events))
+        if result.artifacts:
+            self._write_tree(folder / "files", [(a.path, a.content) for a in result.artifacts])
+        (folder / "manifest.json").write_text(json.dumps(manifest(result.artifacts), indent=2))
+        (folder / "meta.json").write_text(json.dumps(meta, indent=2, default=str))
+        return folder
+
+    def events(self, project_id: str, exec_id: str) -> Iterator[bytes]:
+        try:
+            with open(self.run_folder(project_id, exec_id) / "events.jsonl", "rb") as file:
+                yield from file
+        except FileNotFoundError:
+            return
+
+    def open_artifact(self, project_id: str, exec_id: str, path: str, cap: int) -> tree.Opened:
+        """NotFound for whatever is not a file that this run left."""
+        try:
+            folder = os.open(self.run_folder(project_id, exec_id) / "files", os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            raise NotFound(f"this run left no {path!r}") from None
+        try:
+            return tree.open_regular(folder, path, cap)
+        except tree.Refusal:
+            raise NotFound(f"this run left no {path!r}") from None
+        finally:
+            os.close(folder)
+
+    def kept_work(self, project_id: str, limits: Limits) -> tuple[InputFile, ...]:
+        """What earlier runs of the project kept in `work`, within the caps for inputs."""
+        folder = self.project(project_id) / "work"
+        folder.mkdir(parents=True, exist_ok=True)
+        left = limits.input_mb << 20
+        files = []
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for entry in tree.listing(fd, max_entries=limits.input_files):
+                if isinstance(entry, tree.Skip):
+                    raise LimitExceeded(f"the project's work has {entry.reason}", field="persist_work")
+                content = tree.read_file(fd, entry.path, left)
+                left -= len(content)
+                files.append(InputFile(os.fsdecode(entry.path), content))
+        except tree.Refusal as refusal:
+            message = f"the project's work does not fit the run's limit for inputs: {refusal}"
+            raise LimitExceeded(message, field="persist_work") from refusal
+        finally:
+            os.close(fd)
+        return tuple(files)
+
+    def keep_work(self, project_id: str, artifacts: Sequence[Artifact]) -> None:
+        """Changed files of `work` go back; what is in `artifacts` is the run's alone."""
+        changed = [(a.path, a.content) for a in artifacts if not a.path.startswith("artifacts/")]
+        self._write_tree(self.project(project_id) / "work", changed)
+
+    def remove(self, project_id: str, exec_id: str) -> None:
+        shutil.rmtree(self.run_folder(project_id, exec_id), ignore_errors=True)
+
+    def _write_tree(self, folder: Path, files: Sequence[tuple[str, bytes]]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for path, content in files:
+                tree.write_file(fd, path, content)
+        finally:
+            os.close(fd)
+
+
+def manifest(artifacts: Sequence[Artifact]) -> list[dict[str, Any]]:
+    return [{"path": a.path, "size": a.size, "sha256": a.sha256, "mime": a.mime} for a in artifacts]

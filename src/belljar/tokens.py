@@ -1,0 +1,147 @@
+"""Who may call: bearer tokens with a role and, where given, a list of projects.
+
+The file holds hashes only. A token is shown once, when it is made; the operator's own lies in a file
+that only its owner can read, so that the command line on the same machine finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from belljar.errors import BadConfig, BadRequest, NotFound
+
+__all__ = ["Role", "Token", "Tokens"]
+
+
+class Role(StrEnum):
+    OPERATOR = "operator"  # everything
+    AGENT = "agent"  # runs, and sees its own projects; never approves
+    APPROVER = "approver"  # sees and decides what waits for a person
+    VIEWER = "viewer"  # sees
+
+    @property
+    def may_run(self) -> bool:
+        return self in (Role.OPERATOR, Role.AGENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is known of a token; not the token."""
+
+    id: str
+    role: Role
+    projects: tuple[str, ...] | None
+    """Only these; None is all, empty is none."""
+    created_at: str
+    sha256: str
+    note: str = ""
+
+    def sees(self, project_id: str) -> bool:
+        return self.projects is None or project_id in self.projects
+
+
+class Tokens:
+    """The tokens of one data directory. Read anew when the file changes, so that a revoked one is out at once."""
+
+    def __init__(self, data_dir: Path, configured: str | None = None) -> None:
+        self._file = data_dir / "tokens.json"
+        self._own_file = data_dir / "token"
+        self._configured = configured
+        self._read_at: tuple[int, int] | None = None
+        self._known: dict[str, Token] = {}
+
+    def operator_token(self) -> str:
+        """The configured one, or the one the first start made."""
+        if self._configured is not None:
+            return self._configured
+        try:
+            return self._own_file.read_text().strip()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise BadConfig(f"the token file cannot be read: {error.strerror}", field="token") from error
+        token = secrets.token_urlsafe(32)
+        self._own_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            fd = os.open(self._own_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:  # another process was first
+            return self.operator_token()
+        with open(fd, "w") as file:
+            file.write(token + "\n")
+        return token
+
+    def identify(self, text: str) -> Token | None:
+        """Whose token this is; None for nobody's. Compares hashes, in constant time."""
+        digest = _hash(text)
+        if hmac.compare_digest(digest, _hash(self.operator_token())):
+            return Token("operator", Role.OPERATOR, None, "", digest)
+        found = None
+        for token in self.all():
+            if hmac.compare_digest(digest, token.sha256):
+                found = token
+        return found
+
+    def create(self, role: Role, projects: tuple[str, ...] | None, note: str = "") -> tuple[Token, str]:
+        """The new token's record, and the token itself, which is not kept."""
+        if len(note) > 200 or not note.isprintable():
+            raise BadRequest("a note is at most 200 printable characters", field="note")
+        text = secrets.token_urlsafe(32)
+        created_at = datetime.now(UTC).isoformat(timespec="seconds")
+        token = Token(f"tok-{secrets.token_hex(6)}", role, projects, created_at, _hash(text), note)
+        self._write([*self.all(), token])
+        return token, text
+
+    def revoke(self, token_id: str) -> None:
+        left = [token for token in self.all() if token.id != token_id]
+        if len(left) == len(self.all()):
+            raise NotFound(f"there is no token {token_id!r}", field="token_id")
+        self._write(left)
+
+    def all(self) -> list[Token]:
+        try:
+            stat = self._file.stat()
+        except FileNotFoundError:
+            return []
+        stamp = (stat.st_mtime_ns, stat.st_ino)
+        if stamp != self._read_at:
+            try:
+                rows = json.loads(self._file.read_text())
+                known = [
+                    Token(
+                        row["id"],
+                        Role(row["role"]),
+                        None if row["projects"] is None else tuple(row["projects"]),
+                        row["created_at"],
+                        row["sha256"],
+                        row["note"],
+                    )
+                    for row in rows
+                ]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise BadConfig(f"{self._file.name} is damaged: {error}", field="token") from error
+            self._known = {token.id: token for token in known}
+            self._read_at = stamp
+        return list(self._known.values())
+
+    def _write(self, tokens: list[Token]) -> None:
+        """Whole and at once: a reader sees the old file or the new one."""
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = self._file.with_suffix(f".{secrets.token_hex(4)}")
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "w") as file:
+            json.dump([asdict(token) for token in tokens], file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self._file)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

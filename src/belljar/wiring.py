@@ -1,0 +1,56 @@
+"""From a configuration to policies, a grant and an engine: what one run needs, with or without a service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from belljar import engines
+from belljar.config import Config, stated_limits
+from belljar.engines.base import Engine
+from belljar.errors import BadConfig, Refused
+from belljar.models import Grant
+from belljar.policy import files
+from belljar.policy.decisions import PolicySet, decide
+from belljar.settings import WeakerLimits
+
+
+def check_enabled(config: Config) -> None:
+    if not config.enabled:
+        where = config.source_of("sandbox.enabled")
+        raise Refused(f"runs are switched off: sandbox.enabled is false ({where.layer} {where.where})")
+
+
+def policies_of(config: Config) -> PolicySet:
+    """The operator's policy file or a shipped profile; limits of the configuration are its defaults."""
+    policies = files.load(config.policy) if config.policy else files.load_profile(config.profile)
+    settings = replace(policies.settings, **stated_limits(config))
+    wider = settings.wider_than(policies.ceilings)
+    if wider:
+        message = f"{wider[0]} of the configuration is above the ceiling of {policies.name}"
+        raise BadConfig(message, field=wider[0])
+    return replace(policies, settings=settings)
+
+
+def accepts_weaker_limits(config: Config, *, person: bool) -> bool:
+    """`person`: somebody's own run on their own machine, not a server's."""
+    accepted = (WeakerLimits.ALWAYS, WeakerLimits.PERSON) if person else (WeakerLimits.ALWAYS,)
+    return config.jail_accept_weaker_limits in accepted
+
+
+def grant_for(config: Config, overrides: Mapping[str, object]) -> Grant:
+    """What a person's own request gets."""
+    check_enabled(config)
+    grant = decide(policies_of(config), overrides=overrides).grant
+    return replace(grant, accept_weaker_limits=accepts_weaker_limits(config, person=True))
+
+
+async def engine_for(config: Config, name: str | None = None) -> Engine:
+    """The engine that the configuration or the caller names, once its probe has passed."""
+    return await engines.choose(
+        name or config.engine,
+        rootfs=str(config.jail_rootfs) if config.jail_rootfs else None,
+        preload=config.preload,
+        cgroup_parent=config.jail_cgroup_parent,
+        uid_base=config.jail_uid_base,
+    )
