@@ -77,9 +77,7 @@ def run(
         raise BadRequest(f"{project} is not a folder", field="project")
     asked = {"limits.timeout_s": timeout, "limits.memory_mb": memory_mb}
     config = load_here()
-    grant = grant_for(
-        config, {name: value for name, value in asked.items() if value is not None}, person=True
-    )
+    grant = grant_for(config, {name: value for name, value in asked.items() if value is not None})
     if start not in set(Start):
         raise BadRequest(f"--start is fork or exec, not {start!r}", field="start")
     request = RunRequest(

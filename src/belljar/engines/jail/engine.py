@@ -30,6 +30,7 @@ from belljar.engines.jail.delegation import Claim, NoDelegation, claim
 from belljar.engines.jail.uids import Uids
 from belljar.engines.jail.watchdog import Watchdog
 from belljar.engines.link import GuestJar, Link
+from belljar.engines.transport import SocketTransport
 from belljar.errors import EngineUnavailable, GrantNotEnforceable
 from belljar.guest import bundle
 from belljar.models import Grant, Language
@@ -339,7 +340,8 @@ class _Launcher:
             raise EngineUnavailable("the jail's launcher is gone") from error
         finally:
             theirs.close()
-        _, link = await loop.create_connection(Link, sock=ours)
+        link = Link()
+        SocketTransport(ours, link)
         pidfd = None
         try:
             async with asyncio.timeout(MAKE_S):

@@ -72,8 +72,19 @@ def _expect(what: str, found: object, wanted: object) -> object:
 
 
 def _status(pid: int) -> dict[str, str]:
-    with open(f"/proc/{pid}/status") as file:
-        return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+    lines = _read(f"/proc/{pid}/status").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _read(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = bytearray()
+        while chunk := os.read(fd, 1 << 16):
+            text += chunk
+        return text.decode()
+    finally:
+        os.close(fd)
 
 
 def _descriptors(pid: int) -> Iterator[str]:
@@ -86,17 +97,15 @@ def _mounts(pid: int) -> list[str]:
     """Every writable mount that a program can reach must be one of its own tmpfs; the rest is read-only."""
     writable = set()
     root_read_only = False
-    with open(f"/proc/{pid}/mountinfo") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            point, options = before.split()[4:6]
-            kind = after.split()[0]
-            if "ro" in options.split(","):
-                root_read_only |= point == "/"
-            elif kind == "tmpfs":
-                writable.add(point)
-            elif kind != "proc":
-                raise PostureMismatch(f"{point} of the jar is a writable {kind}")
+    for line in _read(f"/proc/{pid}/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        point, options = before.split(" ", 6)[4:6]
+        if options.startswith("ro,"):
+            root_read_only |= point == "/"
+        elif after.startswith("tmpfs "):
+            writable.add(point)
+        elif not after.startswith("proc "):
+            raise PostureMismatch(f"{point} of the jar is a writable {after.split()[0]}")
     if not root_read_only:
         raise PostureMismatch("the root of the jar is writable")
     return sorted(writable)

@@ -12,6 +12,9 @@ import platform
 # PyDLL keeps the GIL: fork-like calls must not let another thread's state in between.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _python = ctypes.pythonapi
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+_libc.unshare.argtypes = (ctypes.c_int,)
 
 # <sys/mount.h>, mount(2), umount2(2)
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
@@ -54,16 +57,9 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 def mount(source: str, target: str, fstype: str | None, flags: int, options: str = "") -> None:
-    _check(
-        _libc.mount(
-            source.encode(),
-            os.fsencode(target),
-            fstype.encode() if fstype else None,
-            ctypes.c_ulong(flags),
-            options.encode() or None,
-        ),
-        target,
-    )
+    kind = fstype.encode() if fstype else None
+    result = _libc.mount(source.encode(), os.fsencode(target), kind, flags, options.encode() or None)
+    _check(result, target)
 
 
 def umount(target: str) -> None:
@@ -89,12 +85,11 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+    _check(_libc.unshare(flags), "unshare")
 
 
-def prctl(option: int, argument: int = 0) -> None:
-    zero = ctypes.c_ulong(0)
-    _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(argument), zero, zero, zero), f"prctl {option}")
+def prctl(option: int, argument: int = 0, pointer: int = 0) -> None:
+    _check(_libc.prctl(option, argument, pointer, 0, 0), f"prctl {option}")
 
 
 def drop_capabilities() -> None:
@@ -112,15 +107,7 @@ def drop_capabilities() -> None:
 def install_seccomp(program: bytes) -> None:
     """Install a compiled filter, seccomp(2). Needs no_new_privs."""
     fprog = _SockFprog(len(program) // 8, program)
-    zero = ctypes.c_ulong(0)
-    result = _libc.prctl(
-        ctypes.c_int(PR_SET_SECCOMP),
-        ctypes.c_ulong(SECCOMP_MODE_FILTER),
-        ctypes.byref(fprog),
-        zero,
-        zero,
-    )
-    _check(result, "seccomp")
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(fprog))
 
 
 def fork_into(namespaces: int, cgroup_fd: int | None) -> int:
