@@ -203,14 +203,20 @@ class _Guest(asyncio.WriteTransport):
                 path = f"{AREAS[area]}/{name}"
                 node = self._files.nodes[path]
                 depth = name.count("/") + 1
-                if depth == max_depth if node is None else depth <= max_depth and node is not self._staged.get(path):
+                if (
+                    depth == max_depth
+                    if node is None
+                    else depth <= max_depth and node is not self._staged.get(path)
+                ):
                     yield prefix + name, path
 
     def _fault(self, name: str, path: str, max_files: int, max_bytes: int, max_depth: int) -> str:
         node = self._files.nodes.get(path, b"")
         if not _is_plain(name):
             return tree.OUTSIDE
-        if any(isinstance(self._files.nodes.get(str(step)), str) for step in (path, *PurePosixPath(path).parents)):
+        if any(
+            isinstance(self._files.nodes.get(str(step)), str) for step in (path, *PurePosixPath(path).parents)
+        ):
             return tree.SYMLINK
         if node is None:
             return tree.TOO_DEEP if name.count("/") + 1 >= max_depth else tree.NOT_REGULAR

@@ -140,6 +140,7 @@ class GuestJar:
         held_by: Mapping[str, str],
         counters: Callable[[], Mapping[str, int]],
         kill: Callable[[], None],
+        kill_programs: Callable[[], None] = lambda: None,
         destroy: Callable[[], Awaitable[None]],
         timings: Mapping[str, float],
     ) -> None:
@@ -149,6 +150,7 @@ class GuestJar:
         self._held_by = held_by
         self._counters = counters
         self._kill = kill
+        self._kill_programs = kill_programs
         self._destroy = destroy
         self._watch: _Watch | None = None
         self.posture = ""
@@ -255,6 +257,8 @@ class GuestJar:
         if how is _Push.DESTROY:
             self._kill()  # the guest does not answer; its end is seen on the link
         elif how is not _Push.NOTHING:
+            if how is _Push.KILL:
+                self._kill_programs()  # the guest may be starved by what it is to kill
             self._link.open("signal", signal=how.value)
 
     def _ended(self, facts: Mapping[str, Any], watch: _Watch, before: Mapping[str, int]) -> Ended:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 Parents = dict[str, int]
@@ -50,10 +52,12 @@ class Cgroup:
         self._parents = parents
         self._name = name
 
-    def create(self, limits: Mapping[str, int]) -> None:
-        """Make it with limits as `limits_for` gives them."""
+    def create(self) -> None:
         for parent in self._parents.values():
             os.mkdir(self._name, 0o755, dir_fd=parent)
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """As `limits_for` gives them. Its parents must not be empty."""
         if "memory" in self._parents:
             self._write("memory", "memory.limit_in_bytes", limits["memory"])
             self._write("memory", "memory.memsw.limit_in_bytes", limits["memory"] + limits["swap"])
@@ -110,6 +114,22 @@ class Cgroup:
             "pids_refused": self._field(self._home("pids"), "pids.events", "max"),
         }
 
+    def kill_all_but(self, spared: int) -> None:
+        """SIGKILL to everything in it but one process, without any help from inside.
+
+        With no fork allowed nothing can slip away between listing and killing.
+        """
+        home = self._home("pids")
+        limit = self._read(home, "pids.max")
+        self._write(home, "pids.max", 0)
+        try:
+            for pid in map(int, self._read(home, "cgroup.procs").split()):
+                if pid != spared:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        finally:
+            self._write(home, "pids.max", limit)
+
     def kill(self) -> None:
         """SIGKILL to everything in it, also to what is being forked; cgroups(7)."""
         if "v2" in self._parents:
@@ -150,7 +170,10 @@ class Cgroup:
     def _read(self, controller: str, file: str) -> str:
         fd = self._open(controller, file, os.O_RDONLY)
         try:
-            return os.read(fd, 4096).decode().strip()
+            text = b""
+            while chunk := os.read(fd, 1 << 16):
+                text += chunk
+            return text.decode().strip()
         finally:
             os.close(fd)
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,8 @@ class JailEngine:
         self._claim: Claim | None = None
         self._no_cgroup = ""
         self._uids: Uids | None = None
+        self._blank: tuple[str, int] | None = None
+        """Name and uid of the jar that the launcher has forked ahead."""
         self._namespaces = posture.namespaces("self")
 
     async def probe(self) -> Probe:
@@ -177,6 +180,7 @@ class JailEngine:
         if self._launcher is not None:
             await self._launcher.close()
             self._launcher = None
+        self._forget_blank()
         if self._claim is not None:
             await asyncio.to_thread(self._claim.release)
             self._claim = None
@@ -193,16 +197,22 @@ class JailEngine:
                 except NoDelegation as reason:
                     self._no_cgroup = str(reason)
             if self._launcher is None or self._launcher.dead:
+                self._forget_blank()
                 self._launcher = await _Launcher.start(
                     self._tree, self._preload, self._claim.parents if self._claim else {}
                 )
             return self._launcher
 
+    def _forget_blank(self) -> None:
+        if self._blank is not None and self._uids is not None:
+            self._uids.give_back(self._blank[1])
+        self._blank = None
+
     async def _make(self, launcher: _Launcher, grant: Grant) -> GuestJar:
         assert self._uids is not None
         limits = grant.limits
-        name = f"jar-{secrets.token_hex(8)}"
-        uid = self._uids.take()
+        name, uid = self._blank or self._name()
+        self._blank = None
         wanted = limits_for(limits.memory_mb, limits.pids, limits.cpu_cores)
         order = {
             "jar": name,
@@ -238,6 +248,10 @@ class JailEngine:
             except ProcessLookupError:
                 pass
 
+        def kill_programs() -> None:
+            if cgroup is not None:
+                cgroup.kill_all_but(pid)
+
         async def destroy() -> None:
             if watchdog is not None:
                 watchdog.close()
@@ -253,6 +267,7 @@ class JailEngine:
             held_by=self._claim.held_by if self._claim else _WEAKER,
             counters=counters,
             kill=kill,
+            kill_programs=kill_programs,
             destroy=destroy,
             timings=timings,
         )
@@ -269,7 +284,15 @@ class JailEngine:
             if isinstance(error, OSError):
                 raise EngineUnavailable("the jar died before it could be checked") from error
             raise
+        if self._blank is None and not launcher.dead:
+            # While this one is used, so that the next need not wait for its namespaces.
+            self._blank = self._name()
+            launcher.fork_ahead(*self._blank)
         return jar
+
+    def _name(self) -> tuple[str, int]:
+        assert self._uids is not None
+        return f"jar-{secrets.token_hex(8)}", self._uids.take()
 
     def _environment(self, cpu_cores: float) -> dict[str, str]:
         return {
@@ -359,6 +382,11 @@ class _Launcher:
             raise
         return link, pidfd, making.gone, {**timings, **note["ready"]}
 
+    def fork_ahead(self, name: str, uid: int) -> None:
+        """Have a blank ready under that name. If it fails, `make` will, and say why."""
+        with suppress(OSError):
+            self._control.send(json.dumps({"jar": name, "uid": uid}).encode())
+
     async def close(self) -> None:
         """The launcher ends when its socket does, and every jar with it."""
         self._lose("the engine was closed")
@@ -379,7 +407,9 @@ class _Launcher:
         if "ready" in news:
             self._ready.set_result(None)
             return
-        making = self._making[news["jar"]]
+        making = self._making.get(news["jar"])
+        if making is None:  # a blank that nobody asked for yet
+            return
         if "made" in news and not making.made.done():
             making.made.set_result((fds[0], news["made"]))
         elif "failed" in news and not making.made.done():

@@ -4,13 +4,14 @@ Theory of operation. Four processes, from the most to the least trusted:
 
     host       the service or the command line. Starts one launcher, talks to it over a socket of
                packets: "make a jar" with one end of a channel; "it is made" with a pidfd; "it is
-               gone". Never forks itself: it has threads and an event loop.
+               gone". Never forks itself: it has threads and an event loop. It may also ask for a
+               blank ahead of time: a jar without limits, files or a channel, that waits for its order.
     launcher   this program. Pid 1 of its own pid namespace, in a read-only tree with nothing of
                the host in it (`boot`, `rootfs`). Has preloaded modules and holds directories of
                the cgroup parents. Single-threaded, so that forking it is safe.
-    guest      pid 1 of a jar, forked by the launcher into new namespaces; walks through `_seal`
-               below, top to bottom, and ends as `guest.agent` without any privilege. A step that
-               fails ends the jar: nothing warns and goes on.
+    guest      pid 1 of a jar, forked by the launcher into new namespaces; walks through `_enclose`
+               and, once its order is there, `_seal` below, and ends as `guest.agent` without any
+               privilege. A step that fails ends the jar: nothing warns and goes on.
     program    what the caller sent. Forked by the guest, of the guest's uid.
 
 The host closes its end or dies: the launcher's socket ends, the launcher ends, and the kernel kills
@@ -30,7 +31,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from belljar.engines.jail import mounts, network, privileges, userns
 from belljar.engines.jail import syscalls as sc
@@ -66,6 +67,7 @@ class Launcher:
         self._control = socket.socket(fileno=settings["control"])
         self._jars: dict[int, str] = {}
         """Pid of each guest to the name of its jar."""
+        self._blanks: dict[str, Blank] = {}
 
     def serve(self) -> None:
         """Until the host is gone."""
@@ -87,43 +89,65 @@ class Launcher:
                 message, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
                 if not message:
                     return
-                self._make(json.loads(message), fds[0])
+                self._obey(json.loads(message), fds)
 
     def _tell(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
         socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
-    def _make(self, order: dict[str, Any], channel_fd: int) -> None:
-        """One jar. The child waits for our word: first its ids must be mapped."""
-        clock = _Clock()
+    def _obey(self, order: dict[str, Any], fds: list[int]) -> None:
         name = order["jar"]
-        cgroup = Cgroup(self._parents, name)
-        doors = Doors(None, [])
-        go_read, go_write = os.pipe()
         try:
-            if self._parents:
-                cgroup.create(order["cgroup"])
-                doors = cgroup.open_doors()
-            clock.mark("cgroup")
-            pid = sc.fork_into(_NAMESPACES, doors.v2)
-            if pid == 0:
-                os.close(go_write)
-                self._become_guest(order, channel_fd, go_read, doors)
-            clock.mark("fork")
-            self._jars[pid] = name
-            userns.map_ids(pid, order["uid"])
-            pidfd = os.pidfd_open(pid)
-            os.write(go_write, b"g")
-            self._tell({"jar": name, "made": clock.seconds}, (pidfd,))
-            os.close(pidfd)
+            if name not in self._blanks:
+                self._blanks[name] = self._fork(name, order["uid"])
+            if fds:
+                self._make(self._blanks.pop(name), order, fds[0])
         except OSError as error:
-            # Without a "go" the child, if there is one, ends by itself and is reaped as any other.
-            self._tell({"jar": name, "failed": f"launcher: {error}"})
+            # A child that gets no order ends by itself, and is reaped and cleaned up after as any other.
+            if fds:
+                self._tell({"jar": name, "failed": f"launcher: {error}"})
             if name not in self._jars.values():
                 self._clean(name)
         finally:
-            doors.close()
-            for fd in (go_read, go_write, channel_fd):
+            for fd in fds:
                 os.close(fd)
+
+    def _fork(self, name: str, uid: int) -> Blank:
+        """A jar that knows nothing yet of what it is for."""
+        clock = _Clock()
+        cgroup = Cgroup(self._parents, name)
+        doors = Doors(None, [])
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            cgroup.create()
+            doors = cgroup.open_doors()
+            clock.mark("cgroup")
+            pid = sc.fork_into(_NAMESPACES, doors.v2)
+            if pid == 0:
+                ours.close()
+                self._become_guest(theirs, doors)
+            clock.mark("fork")
+            self._jars[pid] = name
+            userns.map_ids(pid, uid)
+            ours.send(b"mapped")
+            return Blank(name, pid, ours, clock.seconds)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            doors.close()
+
+    def _make(self, blank: Blank, order: dict[str, Any], channel_fd: int) -> None:
+        """Limits first, then the order: there is no moment in which a program runs without them."""
+        with blank.orders:
+            if self._parents:
+                Cgroup(self._parents, blank.name).set_limits(order["cgroup"])
+            pidfd = os.pidfd_open(blank.pid)
+            try:
+                socket.send_fds(blank.orders, [json.dumps(order).encode()], [channel_fd])
+                self._tell({"jar": blank.name, "made": blank.timings}, (pidfd,))
+            finally:
+                os.close(pidfd)
 
     def _reap(self) -> None:
         while True:
@@ -135,6 +159,9 @@ class Launcher:
                 return
             name = self._jars.pop(pid, None)
             if name is not None:
+                blank = self._blanks.pop(name, None)
+                if blank is not None:
+                    blank.orders.close()
                 self._clean(name)
 
     def _clean(self, name: str) -> None:
@@ -146,23 +173,28 @@ class Launcher:
         else:
             self._tell({"jar": name, "gone": ""})
 
-    def _become_guest(self, order: dict[str, Any], channel_fd: int, go_fd: int, doors: Doors) -> NoReturn:
+    def _become_guest(self, orders: socket.socket, doors: Doors) -> NoReturn:
         """In the child; never returns."""
+        channel_fd = None
         try:
             signal.set_wakeup_fd(-1)
-            agent = self._seal(order, channel_fd, go_fd, doors)
-            agent.serve()
+            clock = _Clock()
+            proc_fd = self._enclose(orders, doors, clock)
+            message, fds, _, _ = socket.recv_fds(orders, MAX_MESSAGE, 1)
+            if fds:  # else the launcher has no use for this jar any more
+                channel_fd = fds[0]
+                self._seal(json.loads(message), channel_fd, proc_fd, clock).serve()
         except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-            os.write(channel_fd, protocol.encode_json(protocol.NOTE, 0, failed=text[:1000]))
+            if channel_fd is not None:
+                text = f"{type(error).__name__}: {error}"
+                os.write(channel_fd, protocol.encode_json(protocol.NOTE, 0, failed=text[:1000]))
         finally:
             os._exit(0)
 
-    def _seal(self, order: dict[str, Any], channel_fd: int, go_fd: int, doors: Doors) -> Agent:
-        """The containment, in order. Up to `give_up` the child is all-powerful over its own jar only."""
-        clock = _Clock()
+    def _enclose(self, orders: socket.socket, doors: Doors, clock: _Clock) -> int:
+        """The containment that is the same for every jar. Returns the guest's own descriptor of /proc."""
         doors.walk_in()
-        if os.read(go_fd, 1) != b"g":
+        if orders.recv(16) != b"mapped":
             raise OSError("the launcher gave up on this jar")
         clock.mark("join")
         userns.become_inside()
@@ -172,6 +204,12 @@ class Launcher:
         network.raise_loopback()
         clock.mark("namespaces")
         proc_fd = mounts.mount_proc(self._masks)
+        clock.mark("proc")
+        return proc_fd
+
+    def _seal(self, order: dict[str, Any], channel_fd: int, proc_fd: int, clock: _Clock) -> Agent:
+        """The rest, by order. Up to `give_up` the child is all-powerful, over its own jar only."""
+        clock.mark("wait")
         areas = mounts.mount_workspace(order["workspace_mb"], order["workspace_files"], order["tmp_mb"])
         clock.mark("mounts")
         privileges.set_rlimits(order["nofile"], order["processes"], order["data_bytes"])
@@ -181,6 +219,15 @@ class Launcher:
         clock.mark("seccomp")
         os.chdir(mounts.WORKSPACE + "/work")
         return Agent(channel_fd, channel_fd, areas, proc_fd, clock.seconds)
+
+
+class Blank(NamedTuple):
+    """A jar that waits for its order."""
+
+    name: str
+    pid: int
+    orders: socket.socket
+    timings: dict[str, float]
 
 
 class _Clock:

@@ -116,7 +116,9 @@ def _take_unnamed(source: str, target: str) -> None:
     lower, empty = f"{_STAGE}/lower", f"{_STAGE}/run"
     _take(source, lower)
     os.mkdir(target)
-    sc.mount("overlay", target, "overlay", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_RDONLY, f"lowerdir={lower}:{empty}")
+    sc.mount(
+        "overlay", target, "overlay", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_RDONLY, f"lowerdir={lower}:{empty}"
+    )
     sc.umount(lower)
     os.rmdir(lower)
 
