@@ -280,6 +280,8 @@ def _carelessly_collected(folder: Path) -> Iterator[bytes]:
             except BlockingIOError:
                 yield b"stalled by a lease: REACHED"
                 continue
+            except PermissionError:
+                continue
             with open(fd, "rb") as file:
                 yield file.read(1 << 16)
 

@@ -11,7 +11,7 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hostile.attacks import ROOMY, Attack, Control, answers, small
+from tests.hostile.attacks import Attack, Control, answers, small
 
 from belljar.engines.base import Area, Command
 from belljar.models import Ended, Grant, InputFile, RunResult, SkipReason
@@ -157,24 +157,24 @@ def test_sparse_file_is_judged_by_its_size_and_never_read(glass: Glass) -> None:
     assert _memory_kb() - before < 16 << 10
 
 
-def test_artifacts_stop_at_their_cap_in_all(glass: Glass) -> None:
-    """Each file is below the cap; together they are past it."""
+def test_artifacts_stop_at_their_cap(glass: Glass) -> None:
+    """One file is past the cap by itself; the others are only together."""
     result = glass.contains(
         Attack(
             control=Control.ROOMY,
             roomy=small(artifact_mb=16),
-            goal="REACHED" * 2,
             code="""
-                for number in range(6):
+                for number in range(5):
                     with open(f"{number}.bin", "wb") as file:
                         file.write(bytes(1 << 20))
-                        file.write(b"REACHED" * 2 if number == 5 else b"")
+                with open("past.bin", "wb") as file:
+                    file.write(bytes(4 << 20) + b"REACHED")
                 """,
         )
     )
-    assert sum(artifact.size for artifact in result.artifacts) <= 4 << 20
+    assert [artifact.size for artifact in result.artifacts] == [1 << 20] * 4
     assert set(skipped(result).values()) == {SkipReason.TOO_LARGE}
-    assert len(result.artifacts) + len(result.skipped) == 6
+    assert len(result.skipped) == 2
 
 
 def test_million_files_stop_at_the_inode_cap(glass: Glass) -> None:
@@ -202,8 +202,23 @@ def test_million_files_stop_at_the_inode_cap(glass: Glass) -> None:
     assert set(skipped(result).values()) == {SkipReason.TOO_MANY}
 
 
-def test_thousands_of_links_do_not_cost_the_files_beside_them(glass: Glass) -> None:
-    """More to skip, in both areas, than a listing takes: it says so, and the one good file is there."""
+def test_thousands_of_links_end_the_listing_with_a_word(glass: Glass) -> None:
+    result = glass.contains(
+        Attack(
+            control=Control.PROBE,
+            limits=small(workspace_files=16384),
+            code="""
+                import os
+                for number in range(3000):
+                    os.symlink("/etc/passwd", f"link-{number}")
+                """,
+        )
+    )
+    assert set(skipped(result).values()) == {SkipReason.SYMLINK, SkipReason.TOO_MANY}
+
+
+def test_links_in_both_areas_do_not_cost_the_files_beside_them(glass: Glass) -> None:
+    """Each area has fewer than a listing takes; the two together have more."""
     result = glass.contains(
         Attack(
             control=Control.PROBE,
@@ -211,17 +226,15 @@ def test_thousands_of_links_do_not_cost_the_files_beside_them(glass: Glass) -> N
             code="""
                 import os
                 for folder in ("/workspace/work", "/workspace/artifacts"):
-                    for number in range(3000):
+                    for number in range(900):
                         os.symlink("/etc/passwd", f"{folder}/link-{number}")
-                with open("/workspace/work/good.txt", "w") as file:
-                    file.write("good")
+                    with open(f"{folder}/good.txt", "w") as file:
+                        file.write("good")
                 """,
-            output_files=None,
         )
     )
-    assert {SkipReason.SYMLINK, SkipReason.TOO_MANY} == set(skipped(result).values())
-    assert contents(result) in ({"good.txt": b"good"}, {})
-    assert len(result.skipped) <= 2 * (2 * 50 + 1000) + 2
+    assert contents(result) == {"good.txt": b"good", "artifacts/good.txt": b"good"}
+    assert list(skipped(result).values()) == [SkipReason.SYMLINK] * 1800
 
 
 def test_deep_tree_is_left_out_and_goes_away(glass: Glass) -> None:
@@ -264,7 +277,8 @@ EVIL_NAMES = [
 
 @pytest.mark.parametrize("name", EVIL_NAMES)
 def test_evil_name_comes_back_as_harmless_text(glass: Glass, name: bytes) -> None:
-    harmless = name.isascii() and name.decode().isprintable() and b"\\" not in name
+    """Nothing in it moves a cursor, ends a line, hides or is not text; a clean name comes back as it is."""
+    harmless = name.isascii() and name.decode().isprintable()
     result = glass.contains(
         Attack(
             control=Control.PROBE if harmless else Control.BARE,

@@ -79,6 +79,10 @@ class Place:
         self._turn = asyncio.Event()
         self._left = False
 
+    @property
+    def has_turn(self) -> bool:
+        return self._turn.is_set()
+
     def let_in(self) -> None:
         self._turn.set()
 
@@ -87,7 +91,7 @@ class Place:
         if self._left:
             return
         self._left = True
-        if self._turn.is_set():
+        if self.has_turn:
             self._turns.leave_slot(self)
         else:
             self._turns.leave_queue(self)

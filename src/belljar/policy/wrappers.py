@@ -329,6 +329,10 @@ def _shell(command: Command, layers: int) -> Iterator[_Found]:
     given = {option for option, _ in options}
     if given & {"--version", "--help"}:
         return
+    # A lone '-' ends a shell's options, '+x' is one: getopt knows neither.
+    if words and (words[0].text == "-" or words[0].shape.startswith("+")):
+        yield replace(_unknown_options(command), tier=RiskTier.CRITICAL)
+        return
     if "-c" in given:
         yield from _text_script(command, words[0] if words else RUNTIME_WORDS, command.line, layers)
     elif words and "-s" not in given:

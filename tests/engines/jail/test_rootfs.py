@@ -49,7 +49,9 @@ def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     left_out = shutil.ignore_patterns("test", "tests", "site-packages", "dist-packages", "config-*", "idlelib")
     shutil.copytree(library, root / "usr/lib" / version, copy_function=_link, ignore=left_out)
     for needed in _libraries(executable, *(library / "lib-dynload").glob("*.so")):
-        target = root / needed.lstrip("/")
+        # A library of a Python elsewhere goes where the loader of any tree looks.
+        home = needed.lstrip("/") if needed.startswith(("/lib", "/usr")) else f"usr/lib/{Path(needed).name}"
+        target = root / home
         target.parent.mkdir(parents=True, exist_ok=True)
         _link(needed, str(target))
     (root / "etc").mkdir()
