@@ -32,12 +32,14 @@ MakeJar = Callable[..., Awaitable["Jar"]]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if unknown := NAMED - ENGINES.keys():
         raise pytest.UsageError(f"ENGINES names {', '.join(unknown)}; there are {', '.join(ENGINES)}")
-    callspecs = [(item, getattr(item, "callspec", None)) for item in items]
-    unwanted = [
-        item for item, spec in callspecs if NAMED and spec and spec.params.get("engine", "") not in {"", *NAMED}
-    ]
+    unwanted = [item for item in items if NAMED and _engine_of(item) not in {None, *NAMED}]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in unwanted]
+
+
+def _engine_of(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("engine") if callspec else None
 
 
 @dataclass(frozen=True)
@@ -45,34 +47,38 @@ class Footprint:
     """What this process has of the host, as far as an engine could leave something in it."""
 
     descriptors: frozenset[tuple[str, str]]
-    processes: frozenset[int]
-    cgroups: frozenset[str]
     mounts: frozenset[str]
     tasks: frozenset[asyncio.Task[object]]
+    processes: frozenset[tuple[int, str]]
+    """Ours and all below them, with the name of what each runs."""
+    cgroups: frozenset[str]
 
     @classmethod
     def now(cls) -> Footprint:
         return cls(
             descriptors=frozenset(_descriptors()),
-            processes=frozenset(descendants(os.getpid())),
+            mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
+            tasks=frozenset(task for task in asyncio.all_tasks() if task is not asyncio.current_task()),
+            processes=frozenset(_descendants(os.getpid())),
             cgroups=frozenset(
                 folder for folder, _, _ in os.walk("/sys/fs/cgroup") if f"/belljar-{os.getpid()}-" in folder
             ),
-            mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
-            tasks=frozenset(asyncio.all_tasks() - {asyncio.current_task()}),
         )
 
     async def restored(self, patience_s: float = 2.0) -> None:
-        """Fails unless everything is as it was; transports may take a turn of the loop to close."""
+        """Fails unless there is no more than there was; what closes may take a turn of the loop."""
         deadline = asyncio.get_running_loop().time() + patience_s
-        while True:
-            now = Footprint.now()
-            names = (field.name for field in fields(self))
-            left = {name: extra for name in names if (extra := getattr(now, name) - getattr(self, name))}
-            if not left:
-                return
+        while left := self._more(Footprint.now()):
             assert asyncio.get_running_loop().time() < deadline, f"left behind: {left}"
             await asyncio.sleep(0.01)
+
+    def _more(self, now: Footprint) -> dict[str, object]:
+        """By number, because an engine may keep a fresh jar ready in place of each that was used."""
+        return {
+            field.name: getattr(now, field.name) - getattr(self, field.name)
+            for field in fields(self)
+            if len(getattr(now, field.name)) > len(getattr(self, field.name))
+        }
 
 
 def _descriptors() -> list[tuple[str, str]]:
@@ -85,13 +91,15 @@ def _descriptors() -> list[tuple[str, str]]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[tuple[int, str]]:
+    found = []
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-        children = [int(c) for t in tasks for c in Path(f"/proc/{pid}/task/{t}/children").read_text().split()]
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()):
+                found += [(child, Path(f"/proc/{child}/comm").read_text().strip()), *_descendants(child)]
     except (FileNotFoundError, ProcessLookupError):
-        return []
-    return children + [below for child in children for below in descendants(child)]
+        pass  # it has ended meanwhile
+    return found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=sorted(ENGINES))
@@ -101,11 +109,19 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     probe = await engine.probe()
     if not probe.usable:
         missing = "; ".join(f"{check.name}: {check.detail}" for check in probe.missing)
-        (pytest.fail if request.param in NAMED else pytest.skip)(f"{engine.name} cannot be used here: {missing}")
-    await (await engine.create(_grant())).destroy()  # what is made once is made now
+        give_up = pytest.fail if request.param in NAMED else pytest.skip
+        give_up(f"{engine.name} cannot be used here: {missing}")
     yield engine
     await engine.close()
     await before.restored()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def idle(engine: Engine) -> Footprint:
+    """What an engine has when it has run something: a process of its own, a fresh jar for the next."""
+    await (await engine.create(_grant())).destroy()
+    await asyncio.sleep(0.2)
+    return Footprint.now()
 
 
 def _grant(on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE, **limits: float) -> Grant:
@@ -118,9 +134,8 @@ def _grant(on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE, **limits: fl
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def make_jar(engine: Engine) -> AsyncIterator[MakeJar]:
+async def make_jar(engine: Engine, idle: Footprint) -> AsyncIterator[MakeJar]:
     """Jars with the given limits; they are destroyed at the end, and then nothing of them may be left."""
-    before = Footprint.now()
     jars: list[Jar] = []
 
     async def make(on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE, **limits: float) -> Jar:
@@ -130,7 +145,7 @@ async def make_jar(engine: Engine) -> AsyncIterator[MakeJar]:
     yield make
     for jar in jars:
         await jar.destroy()
-    await before.restored()
+    await idle.restored()
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class Attack:
     """For `Control.ROOMY`."""
     verdict: Verdict = Verdict.EXITED
     exit_code: int | None = 0
-    """Only looked at when the verdict is `exited`."""
+    """Only looked at when the verdict is `exited`; None is any."""
     goal: str = REACHED
     """What the program says, or what it brings out, when it has won."""
     linger_s: float = 0.0

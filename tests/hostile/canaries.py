@@ -78,7 +78,7 @@ class Canaries:
         """Listeners that somebody has reached since the last look."""
         return [name for name, sock in self._listeners.items() if _was_reached(sock)]
 
-    def untouched_files(self) -> bool:
+    def files_are_untouched(self) -> bool:
         found = self._file.stat()
         return (
             self._file.read_text() == self.token
@@ -145,15 +145,23 @@ def _was_reached(sock: socket.socket) -> bool:
 
 @dataclass(frozen=True)
 class Standing:
-    """What is on the host because of us, at one moment. A run has to leave it as it was."""
+    """What is on the host because of us, at one moment.
+
+    An engine keeps jars in stock that nothing has run in. Each is a process without children and a cgroup;
+    a run takes one and the engine makes another, so these may be others after a run, but not more.
+    """
 
     processes: dict[int, str]
-    """Every process below this one, with how many descriptors it holds."""
+    """Every process below this one."""
+    parents: frozenset[int]
+    """Those that have children."""
+    held: dict[int, tuple[int, int]]
+    """How many descriptors each of them holds, and how many mounts its namespace has."""
     descriptors: dict[int, str]
+    """Our own."""
     threads: int
+    mounts: tuple[str, ...]
     cgroups: frozenset[str]
-    mounts: dict[int, int]
-    """Of us and of each process below: how many mounts its namespace has."""
     strays: frozenset[str]
     """Files in places where everybody may write, that a jar's user owns or that carry our mark."""
 
@@ -161,13 +169,35 @@ class Standing:
     def now(cls, mark: str, claims: list[Path]) -> Standing:
         below = list(descendants(os.getpid()))
         return cls(
-            processes={pid: f"{_name(pid)}, {len(_listed(f'/proc/{pid}/fd'))} descriptors" for pid in below},
+            processes={pid: _read(f"/proc/{pid}/comm").strip() for pid in below},
+            parents=frozenset(pid for pid in below if next(descendants(pid), None)),
+            held={pid: (len(_listed(f"/proc/{pid}/fd")), len(_lines(f"/proc/{pid}/mountinfo"))) for pid in below},
             descriptors=_descriptors(),
             threads=threading.active_count(),
+            mounts=tuple(_lines("/proc/self/mountinfo")),
             cgroups=frozenset(str(path) for claim in claims for path in claim.rglob("*") if path.is_dir()),
-            mounts={pid: len(_lines(f"/proc/{pid}/mountinfo")) for pid in [os.getpid(), *below]},
             strays=frozenset(_strays(mark)),
         )
+
+    def more_than(self, before: Standing) -> list[str]:
+        """What is here now and was not before, stock that was replaced aside."""
+        more = []
+        new = self.processes.keys() - before.processes.keys()
+        gone = before.processes.keys() - self.processes.keys()
+        if len(new) > len(gone) or new & self.parents:
+            more.append(f"processes {[(pid, self.processes[pid]) for pid in new]} for {len(gone)} that are gone")
+        if len(self.cgroups) > len(before.cgroups):
+            more.append(f"cgroups {sorted(self.cgroups - before.cgroups)}")
+        for pid in self.processes.keys() & before.processes.keys():
+            if any(now > then for now, then in zip(self.held[pid], before.held[pid], strict=True)):
+                more.append(f"process {pid}: descriptors and mounts {before.held[pid]}, now {self.held[pid]}")
+        if self.descriptors != before.descriptors:
+            more.append(f"descriptors {self.descriptors.items() ^ before.descriptors.items()}")
+        if self.threads > before.threads:
+            more.append(f"{self.threads} threads, not {before.threads}")
+        more += [f"mount {line}" for line in self.mounts if line not in before.mounts]
+        more += [f"file {path}" for path in self.strays - before.strays]
+        return more
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -202,10 +232,6 @@ def _strays(mark: str) -> Iterator[str]:
                 with suppress(OSError):
                     if mark in entry.name or entry.stat(follow_symlinks=False).st_uid in JAR_UIDS:
                         yield entry.path
-
-
-def _name(pid: int) -> str:
-    return _read(f"/proc/{pid}/comm").strip()
 
 
 def _listed(path: str) -> list[str]:

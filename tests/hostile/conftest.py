@@ -51,15 +51,12 @@ def glass(_session_glass: Glass, request: pytest.FixtureRequest) -> Glass:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [
-        report
-        for outcome in ("passed", "failed")
-        for report in terminalreporter.getreports(outcome)
-        if report.when == "call"
-    ]
-    count = Counter(
-        value for report in reports for name, value in report.user_properties if name == "hostile"
-    )
+    count: Counter[object] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            if report.when == "call":
+                notes = [value for name, value in report.user_properties if name == "hostile"]
+                count.update(notes if outcome == "passed" else ["run"] * notes.count("run"))
     if count["run"]:
         terminalreporter.write_line(
             f"hostile programs: {count['run']} run, {count['contained']} contained; effective without the "

@@ -78,7 +78,7 @@ class Glass:
             brought_out = _everything(result)
             assert os.fsencode(attack.goal) not in brought_out, f"it reached its goal: {result}"
             assert result.verdict is attack.verdict, result
-            if attack.verdict is Verdict.EXITED:
+            if attack.verdict is Verdict.EXITED and attack.exit_code is not None:
                 assert result.exit_code == attack.exit_code, result
         if attack.control is not Control.PROBE:
             self._show_effective(attack)
@@ -91,12 +91,11 @@ class Glass:
         self._mark = f"mark-{secrets.token_hex(6)}"
         before = Standing.now(self._mark, self._claims)
         yield
-        after = Standing.now(self._mark, self._claims)
-        assert after == before
+        assert not Standing.now(self._mark, self._claims).more_than(before)
         assert not self.canaries.touched()
-        assert self.canaries.untouched_files()
+        assert self.canaries.files_are_untouched()
         assert self.canaries.decoy.poll() is None, "the decoy is dead"
-        assert self.neighbour.words == b"ready\n"
+        assert self.neighbour.is_well
         self._run_benign()
         self.notes.append(("hostile", "contained"))
         if control is Control.PROBE:
@@ -215,6 +214,10 @@ class Neighbour:
         ended = await self._stay
         await self._jar.destroy()
         assert (ended.verdict, ended.exit_code) == (Verdict.CANCELLED, 0)
+
+    @property
+    def is_well(self) -> bool:
+        return self.words == b"ready\n" and self._stay is not None and not self._stay.done()
 
     async def _live(self, jar: GuestJar) -> Ended:
         env = {"NEIGHBOUR_SECRET": self._secret, **self.whereabouts}

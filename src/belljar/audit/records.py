@@ -170,4 +170,7 @@ class AuditStore(Protocol):
 
     async def receipt_of(self, exec_id: str) -> Receipt | None: ...
 
+    async def unreceipted(self, limit: int) -> Sequence[str]:
+        """Ids of records that are final but have no receipt. There are none, unless somebody else wrote."""
+
     async def close(self) -> None: ...

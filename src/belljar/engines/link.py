@@ -177,6 +177,8 @@ class GuestJar:
                 raise PathNotAllowed(f"{file.path}: cannot be written ({error})", reason=str(error))
 
     async def exec(self, command: Command) -> AsyncIterator[Event]:
+        if self._destroyed is not None:
+            raise EngineUnavailable("the jar was destroyed")
         limits = self._grant.limits
         before = self._counters()
         stream = self._link.open(

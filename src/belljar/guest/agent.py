@@ -125,7 +125,8 @@ class Agent:
             upload.abandon()
             self._tell(protocol.END, frame.stream, error=refusal.reason)
         else:
-            self._staged[upload.path] = (written.st_ino, written.st_size, written.st_mtime_ns)
+            if upload.dirfd == self._areas["work"]:
+                self._staged[upload.path] = (written.st_ino, written.st_size, written.st_mtime_ns)
             self._tell(protocol.END, frame.stream)
         del self._uploads[frame.stream]
 
@@ -172,7 +173,7 @@ class Agent:
             os.close(sink.fd)
         elif data:
             self._send(protocol.encode(kind, program.stream, data))
-        if sink.full and time.monotonic() - self._reported > PROGRESS_S:
+        if sink.total > sink.cap and time.monotonic() - self._reported > PROGRESS_S:
             self._reported = time.monotonic()
             self._tell(protocol.NOTE, program.stream, out=program.stdout.total, err=program.stderr.total)
 

@@ -227,6 +227,7 @@ class Upload:
 
     def __init__(self, dirfd: int, path: str | bytes, mode: int = 0o644) -> None:
         names = _names(path)
+        self.dirfd = dirfd
         self.path = b"/".join(names)
         self._name = names[-1]
         with _refusing(path):

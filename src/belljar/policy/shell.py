@@ -351,7 +351,7 @@ class _Reader:
         while self.peek() == "|" and self.peek(1) != "|":
             self.pos += 2 if self.peek(1) == "&" else 1
             self.line_break()
-            self.prefixed_command()
+            self.prefixed_command(later=True)
             parts.append(len(self.commands))
         if len(parts) == 1:
             return defined
@@ -364,8 +364,11 @@ class _Reader:
             first = end
         return None
 
-    def prefixed_command(self) -> str | None:
-        """A command, perhaps behind `!`, `time` or `coproc`, which are words of the language here."""
+    def prefixed_command(self, *, later: bool = False) -> str | None:
+        """A command, perhaps behind `!`, `time` or `coproc`, which are words of the language here.
+
+        In a `later` part of a pipeline, `time` is a program like any other.
+        """
         prefixed = False
         while True:
             self.blanks()
@@ -374,6 +377,9 @@ class _Reader:
                 break
             prefixed = True
             self.pos = keyword.end()
+            if keyword.group() == "time" and later:
+                self.simple_command(Word("time"))
+                return None
             if keyword.group() == "time":
                 self.blanks()
                 if self.looking_at("-p") and self.peek(2) in (" ", "\t"):
@@ -562,9 +568,9 @@ class _Reader:
             else:
                 self.word()
 
-    def simple_command(self) -> str | None:
+    def simple_command(self, name: Word | None = None) -> str | None:
         nested = len(self.commands)
-        draft = _CommandDraft(self.line(), self.inside)
+        draft = _CommandDraft(self.line(), self.inside, [name] if name else [])
         while True:
             self.blanks()
             char = self.peek()

@@ -209,7 +209,7 @@ def _runs(command: Command, layers: int) -> Iterator[_Found]:
     if name in SHELLS:
         yield from _shell(command, layers)
     elif name == "eval":
-        yield from _joined_script(command, arguments, layers)
+        yield from _joined_script(command, arguments[1:] if command.words[1:2] == (Word("--"),) else arguments, layers)
     elif name in _FILE_READERS:
         yield Obscure(command.line, f"'{command}' runs the commands of a file")
     elif name == "trap":

@@ -74,7 +74,8 @@ def inhabitants() -> Iterator[Inhabitants]:
 @pytest.fixture
 def cgroup(claimed: delegation.Claim) -> Iterator[Cgroup]:
     cgroup = Cgroup(claimed.parents, "jar-test")
-    cgroup.create(SMALL)
+    cgroup.create()
+    cgroup.set_limits(SMALL)
     yield cgroup
     cgroup.remove()
 
@@ -113,7 +114,8 @@ def test_the_kernel_holds_the_limits_that_were_written(cgroup: Cgroup) -> None:
 )
 def test_cpu_quotas_are_parts_of_the_period(claimed: delegation.Claim, cores: float, quota: int) -> None:
     cgroup = Cgroup(claimed.parents, "jar-cpu")
-    cgroup.create(limits_for(32, 4, cores))
+    cgroup.create()
+    cgroup.set_limits(limits_for(32, 4, cores))
     assert cgroup.limits()["cpu_quota_us"] == quota
     cgroup.remove()
 
@@ -169,7 +171,8 @@ def test_cpu_time_is_counted_and_cannot_be_had_faster_than_the_quota(
     claimed: delegation.Claim, inhabitants: Inhabitants
 ) -> None:
     cgroup = Cgroup(claimed.parents, "jar-slow")
-    cgroup.create(limits_for(64, 4, 0.1))
+    cgroup.create()
+    cgroup.set_limits(limits_for(64, 4, 0.1))
     started = time.monotonic()
     _, process = inhabitants.start(cgroup, "while time.process_time() < 0.1: pass")
     assert process.wait(timeout=30) == 0
@@ -201,7 +204,8 @@ def test_remove_fails_while_something_lives_in_it(
 def test_removing_twice_or_what_never_was_is_fine(claimed: delegation.Claim) -> None:
     cgroup = Cgroup(claimed.parents, "jar-never")
     cgroup.remove()
-    cgroup.create(SMALL)
+    cgroup.create()
+    cgroup.set_limits(SMALL)
     cgroup.remove()
     cgroup.remove()
 
@@ -304,7 +308,8 @@ def _recorded_file(tmp_path: Path, name: str) -> Path:
 
 
 def test_recorded_v2_gets_each_limit_into_its_own_file(recorded: Cgroup, tmp_path: Path) -> None:
-    recorded.create(limits_for(64, 10, 1.5))
+    recorded.create()
+    recorded.set_limits(limits_for(64, 10, 1.5))
     # The kernel replaces a file's value; a plain file keeps the rest of a longer one.
     written = {
         name: _recorded_file(tmp_path, name).read_text()
@@ -317,7 +322,8 @@ def test_recorded_v2_gets_each_limit_into_its_own_file(recorded: Cgroup, tmp_pat
 
 
 def test_recorded_v2_limits_are_read_back(recorded: Cgroup, tmp_path: Path) -> None:
-    recorded.create(SMALL)
+    recorded.create()
+    recorded.set_limits(SMALL)
     for name, text in (
         ("memory.max", f"{32 << 20}\n"),
         ("memory.swap.max", "0\n"),
@@ -332,7 +338,8 @@ def test_recorded_v2_limits_are_read_back(recorded: Cgroup, tmp_path: Path) -> N
 def test_recorded_v2_limit_that_was_lifted_does_not_read_as_granted(
     recorded: Cgroup, tmp_path: Path, name: str
 ) -> None:
-    recorded.create(SMALL)
+    recorded.create()
+    recorded.set_limits(SMALL)
     for file, text in (("memory.max", f"{32 << 20}"), ("memory.swap.max", "0"), ("pids.max", "5")):
         _recorded_file(tmp_path, file).write_text(text)
     _recorded_file(tmp_path, "cpu.max").write_text("50000 100000")
@@ -341,7 +348,8 @@ def test_recorded_v2_limit_that_was_lifted_does_not_read_as_granted(
 
 
 def test_recorded_v2_counters_are_found_in_their_files(recorded: Cgroup, tmp_path: Path) -> None:
-    recorded.create(SMALL)
+    recorded.create()
+    recorded.set_limits(SMALL)
     for name, text in (
         ("memory.events", "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 0\n"),
         ("memory.peak", "1048576\n"),
@@ -362,7 +370,8 @@ def test_recorded_v2_counters_are_found_in_their_files(recorded: Cgroup, tmp_pat
 def test_recorded_v2_of_an_older_kernel_counts_zero_for_what_it_lacks(
     recorded: Cgroup, tmp_path: Path
 ) -> None:
-    recorded.create(SMALL)
+    recorded.create()
+    recorded.set_limits(SMALL)
     for name in ("memory.peak", "pids.peak", "cgroup.kill"):
         _recorded_file(tmp_path, name).unlink()
     counted = recorded.counters()

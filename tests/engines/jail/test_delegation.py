@@ -168,7 +168,7 @@ def test_a_claim_is_a_directory_in_every_tree_and_release_leaves_nothing(claimed
 
 
 def test_release_takes_jars_with_it(claimed: Claim) -> None:
-    Cgroup(claimed.parents, "jar-left").create(limits_for(32, 4, 1))
+    Cgroup(claimed.parents, "jar-left").create()
     paths = dict(claimed.paths)
     claimed.release()
     assert not any(path.exists() for path in paths.values())
@@ -176,7 +176,8 @@ def test_release_takes_jars_with_it(claimed: Claim) -> None:
 
 def test_two_claims_of_one_process_do_not_touch_each_other(claimed: Claim) -> None:
     jar = Cgroup(claimed.parents, "jar-mine")
-    jar.create(limits_for(32, 4, 1))
+    jar.create()
+    jar.set_limits(limits_for(32, 4, 1))
     delegation.claim().release()
     assert jar.limits() == limits_for(32, 4, 1)
     jar.remove()

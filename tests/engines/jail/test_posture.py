@@ -119,8 +119,8 @@ ABLATIONS = [
     ),
     pytest.param(
         "launcher",
-        'cgroup.create(order["cgroup"])',
-        'cgroup.create({**order["cgroup"], "pids": 999})',
+        'set_limits(order["cgroup"])',
+        'set_limits({**order["cgroup"], "pids": 999})',
         "cgroup limits",
         id="other-limits",
     ),

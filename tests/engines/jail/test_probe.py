@@ -1,4 +1,4 @@
-"""What this host can hold is found by trying, and what it cannot is refused by name, with the way to mend it."""
+"""What this host can hold is found by trying; what it cannot is refused by name, with the way to mend it."""
 
 from __future__ import annotations
 
@@ -181,7 +181,6 @@ def test_without_seccomp_nothing_is_made_and_the_layer_is_named(run_as_nobody: R
     assert "CONFIG_SECCOMP_FILTER" in line
     create, choose = run_as_nobody(_no_seccomp() + CREATE).stdout.splitlines()
     assert create.startswith("create: the jar could not be sealed: ")
-    assert "seccomp" in create
     assert "seccomp filter: Invalid argument" in choose
 
 

@@ -46,7 +46,7 @@ def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "usr/bin").mkdir(parents=True)
     _link(executable, str(root / "usr/bin" / version))
     (root / "usr/bin/python3").symlink_to(version)
-    left_out = shutil.ignore_patterns("test", "tests", "site-packages", "dist-packages", "config-*", "idlelib")
+    left_out = shutil.ignore_patterns("test", "tests", "*-packages", "config-*", "idlelib")
     shutil.copytree(library, root / "usr/lib" / version, copy_function=_link, ignore=left_out)
     for needed in _libraries(executable, *(library / "lib-dynload").glob("*.so")):
         # A library of a Python elsewhere goes where the loader of any tree looks.
@@ -121,7 +121,7 @@ for path in ("/", "/usr", "/usr/bin", "/etc"):
         print(os.strerror(error.errno))
 """
     assert (await _run(engine, code)).stdout == 4 * b"Read-only file system\n"
-    assert not list(small_root.rglob("new"))
+    assert "new" not in [*os.listdir(small_root), *os.listdir(small_root / "usr/bin")]
 
 
 async def test_a_language_the_tree_lacks_is_unsupported(engine: JailEngine) -> None:

@@ -1,6 +1,6 @@
 """Which of the host's cgroup trees we may make jars in: find them, claim a place, sweep old ones.
 
-Every service claims one directory named after its process, `belljar-<pid>-<start time>`, below a
+Every engine claims one directory named after its process, `belljar-<pid>-<start time>-<number>`, below a
 base: below our own cgroup where that can be (version 1, or a version 2 tree that was delegated to
 us), below the root of a version 2 tree for root. A directory whose process is gone is left over
 from a crash; it is killed and removed at the next start.
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from belljar.engines.jail.cgroup import V2_CONTROLLERS, Cgroup, Parents
 
 _V1 = ("memory", "pids", "cpu", "cpuacct")
-_EPOCH = re.compile(r"belljar-(\d+)-(\d+)")
+_EPOCH = re.compile(r"belljar-(\d+)-(\d+)-[0-9a-f]+")
 
 
 class NoDelegation(Exception):
@@ -30,12 +31,12 @@ class Claim:
         self._stack = ExitStack()
         self.parents: Parents = {}
         self.paths: dict[str, Path] = {}
-        name = f"belljar-{os.getpid()}-{_start_time(os.getpid())}"
+        name = f"belljar-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(4)}"
         try:
             for controller, base in bases.items():
                 _sweep(base)
                 path = base / name
-                path.mkdir(exist_ok=True)
+                path.mkdir()
                 self._stack.callback(_remove_quietly, path)
                 if controller == "v2":
                     _enable(path, [c for c in V2_CONTROLLERS if c not in bases])
@@ -117,7 +118,7 @@ def _sweep(base: Path) -> None:
 
 
 def _remove_quietly(path: Path) -> None:
-    """With all jars in it. What another process is removing too, or still holds, is left to the next sweep."""
+    """With all jars in it. What another process removes too, or still holds, is left to the next sweep."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:

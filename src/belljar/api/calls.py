@@ -1,0 +1,213 @@
+"""One call of a route: who calls, what the body says, and what may be asked of the service for it.
+
+The body is read here and nowhere else: as it arrives, within a size, a time and the memory that all bodies
+share, then as strict JSON, then as the model of the route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
+
+from belljar.api import strictjson
+from belljar.api.errors import WrongRequest
+from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound, QueueFull
+from belljar.audit.records import ExecRecord
+from belljar.service import Service
+from belljar.strictyaml import nearest, quoted
+from belljar.tokens import Role, Token
+
+__all__ = ["Body", "Call", "Desk", "Intake", "Patience"]
+
+BODY_SLACK_BYTES = 4 << 20
+"""For what a body holds besides the content of files."""
+BODIES_IN_MEMORY = 8
+"""So many of the largest that can be sent, all callers together."""
+_ID_CHARS = 200
+
+_Model = TypeVar("_Model", bound="Body")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the service waits for whom, in seconds."""
+
+    headers_s: float = 10.0
+    """From a connection or its first byte to the end of the request's headers."""
+    body_s: float = 60.0
+    stalled_s: float = 30.0
+    """A reader that takes nothing for so long is dropped."""
+    heartbeat_s: float = 15.0
+    """Longest silence of an event stream."""
+    probe_s: float = 5.0
+    """How long what an engine's probe found is repeated."""
+
+
+class Intake:
+    """Memory that bodies take, from their first byte until the run that they ask for is over."""
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most = at_most
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        if self.held + size > self._at_most:
+            raise QueueFull("the bodies of other requests take all the memory there is for them; try again")
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+
+class Desk:
+    """What all calls of one application share."""
+
+    def __init__(self, service: Service, patience: Patience) -> None:
+        self.service = service
+        self.patience = patience
+        terms = service.lifecycle.policies.operators_word(None, None).provenance
+        self.max_input_bytes = int(terms["limits.input_mb"].ceiling) << 20
+        self.max_body_bytes = self.max_input_bytes * 4 // 3 + BODY_SLACK_BYTES
+        self.intake = Intake(BODIES_IN_MEMORY * self.max_body_bytes)
+
+
+class Body(BaseModel):
+    """What a request may say: these fields, of these types, and nothing else."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Call(Request):
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope, receive, send)
+        self.desk: Desk = scope["belljar.desk"]
+        self.service = self.desk.service
+        self._held = 0
+
+    @property
+    def caller(self) -> Token:
+        token: Token = self.scope["belljar.caller"]
+        return token
+
+    @property
+    def is_operator(self) -> bool:
+        return self.caller.role is Role.OPERATOR
+
+    # What it says
+
+    async def said(self, model: type[_Model]) -> _Model:
+        """The body as the route's model.
+
+        Raises:
+            BadRequest: and what is under it, with the field at fault.
+            QueueFull: there is no memory for it now.
+        """
+        value = strictjson.loads(await self._read(), max_bytes=self.desk.max_body_bytes)
+        request_id = value.get("request_id")
+        if isinstance(request_id, str) and len(request_id) <= _ID_CHARS:
+            self.scope["belljar.request_id"] = request_id
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            raise _fault(model, error) from None
+
+    async def no_body(self) -> None:
+        """For a route whose path says it all; an empty object is nothing too."""
+        if self._has_body:
+            await self.said(Body)
+
+    def asked(self, known: Iterable[str]) -> dict[str, str]:
+        """The parameters of the query, each of them known and there once."""
+        found: dict[str, str] = {}
+        for name, value in self.query_params.multi_items():
+            if name not in known:
+                raise BadRequest(f"unknown parameter {quoted(name)}{nearest(name, known)}", field=name[:64])
+            if name in found:
+                raise BadRequest(f"the parameter {name} is given twice", field=name)
+            found[name] = value
+        return found
+
+    def keep_until(self, task: asyncio.Task[None]) -> None:
+        """What the body takes in memory stays taken until then."""
+        held, self._held = self._held, 0
+        task.add_done_callback(lambda _: self.desk.intake.give_back(held))
+
+    def let_go(self) -> None:
+        self.desk.intake.give_back(self._held)
+        self._held = 0
+
+    # What may be asked for it
+
+    def check_project(self, project_id: str) -> None:
+        if not self.caller.sees(project_id):
+            raise Forbidden("this token is not for that project", field="project_id")
+
+    async def record(self) -> ExecRecord:
+        """The run that the path names. One that is not the caller's is as absent as one that is not there."""
+        record = await self.service.store.get(self.path_params["exec_id"])
+        if record is None or not self.caller.sees(record.project_id):
+            raise NotFound("there is no run of that id", field="exec_id")
+        return record
+
+    @property
+    def _has_body(self) -> bool:
+        return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
+
+    async def _read(self) -> bytes:
+        if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise WrongRequest(415, "the body must be application/json", field="Content-Type")
+        if "content-encoding" in self.headers:
+            raise WrongRequest(415, "the body must not be encoded", field="Content-Encoding")
+        length = self.headers.get("content-length", "0")
+        if length.isdecimal() and int(length[:20]) > self.desk.max_body_bytes:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.desk.patience.body_s):
+                async for chunk in self.stream():
+                    if len(body) + len(chunk) > self.desk.max_body_bytes:
+                        raise self._too_large()
+                    self.desk.intake.take(len(chunk))
+                    self._held += len(chunk)
+                    body += chunk
+        except TimeoutError:
+            raise WrongRequest(408, "the body did not come in time", field="body") from None
+        self.scope["belljar.body_read"] = True
+        return bytes(body)
+
+    def _too_large(self) -> LimitExceeded:
+        return LimitExceeded(f"the body is larger than {self.desk.max_body_bytes} bytes", field="body")
+
+
+def _fault(model: type[Body], error: ValidationError) -> BadRequest:
+    """The first of pydantic's complaints as one sentence."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = first["loc"]
+    field = ".".join(map(str, place))[:200] or "body"
+    if first["type"] == "extra_forbidden":
+        name = str(place[-1])
+        return BadRequest(f"unknown field {quoted(name)}{nearest(name, _fields(model, place[:-1]))}", field=field)
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return BadRequest(f"{field}: {message}", field=field)
+
+
+def _fields(model: type[BaseModel], place: tuple[int | str, ...]) -> Mapping[str, Any]:
+    """The fields that may be given at a place within a model."""
+    for step in place:
+        if isinstance(step, str) and step in model.model_fields:
+            inner = model.model_fields[step].annotation
+            model = next(found for found in _models_in(inner))
+    return model.model_fields
+
+
+def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in getattr(annotation, "__args__", ()):
+        yield from _models_in(part)

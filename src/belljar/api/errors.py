@@ -1,0 +1,96 @@
+"""What a caller is told when there is no answer: the shape of an error, and the one table of its status.
+
+    {"request_id": …, "status": "error", "error": {"code": …, "message": …, "field": …}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from starlette.responses import Response
+
+from belljar import errors
+from belljar.errors import BelljarError, QueueFull
+
+__all__ = ["INTERNAL", "STATUS", "WrongRequest", "error_answer", "error_body", "is_private", "status_of"]
+
+INTERNAL = "INTERNAL"
+"""A fault of ours. The log has it under the request_id that the answer names."""
+
+_STATUS_OF_TREE: Mapping[type[BelljarError], int] = {
+    errors.BadRequest: 400,
+    errors.Refused: 403,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.QueueFull: 429,
+    errors.Unavailable: 503,
+    errors.EngineUnavailable: 503,
+}
+_CLASSES = [getattr(errors, name) for name in errors.__all__ if name != "BelljarError"]
+
+STATUS: Mapping[str, int] = MappingProxyType(
+    {
+        cls.code: next(status for root, status in _STATUS_OF_TREE.items() if issubclass(cls, root))
+        for cls in _CLASSES
+    }
+    | {INTERNAL: 500}
+)
+"""HTTP status of every code."""
+
+_PRIVATE = frozenset(
+    cls.code for cls in _CLASSES if issubclass(cls, (errors.EngineUnavailable, errors.StoreUnavailable))
+)
+_LATER_S = 1
+
+
+class WrongRequest(errors.BadRequest):
+    """Wrong already as HTTP, where HTTP has a status of its own for it."""
+
+    def __init__(self, status: int, message: str, *, field: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, field=field)
+        self.status = status
+        self.headers = headers or {}
+
+
+def status_of(error: BelljarError) -> int:
+    if isinstance(error, WrongRequest):
+        return error.status
+    if isinstance(error, errors.LimitExceeded) and error.field == "body":
+        return 413
+    return STATUS[getattr(error, "code", INTERNAL)]
+
+
+def is_private(code: str | None) -> bool:
+    """Whether the reason is about the machine, and so only for the operator."""
+    return code in _PRIVATE
+
+
+def error_body(
+    code: str, message: str, *, field: str | None = None, request_id: str | None = None
+) -> dict[str, Any]:
+    said = {"code": code, "message": message}
+    if field is not None:
+        said["field"] = field
+    return {"request_id": request_id, "status": "error", "error": said}
+
+
+def error_answer(error: BelljarError, *, request_id: str | None, operator: bool) -> Response:
+    code = getattr(error, "code", INTERNAL)
+    message = error.message
+    if is_private(code) and not operator:
+        message = "the service cannot run this now; its operator can look up why"
+    status = status_of(error)
+    headers = dict(error.headers) if isinstance(error, WrongRequest) else {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, QueueFull):
+        headers["retry-after"] = str(error.retry_after_s)
+    elif isinstance(error, errors.Unavailable):
+        headers["retry-after"] = str(_LATER_S)
+    body = error_body(code, message, field=error.field, request_id=request_id)
+    return Response(json.dumps(body), status, headers, media_type="application/json")

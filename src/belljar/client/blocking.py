@@ -1,0 +1,154 @@
+"""`Client`: the asynchronous client for code that blocks, by an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from belljar.client.asynchronous import AsyncClient
+from belljar.client.retry import Retry
+
+__all__ = ["Client"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _Portal:
+    """One client, open in the event loop of a thread of its own until `close`."""
+
+    def __init__(self, opening: Callable[[], AbstractAsyncContextManager[AsyncClient]]) -> None:
+        self._ready: Future[AsyncClient] = Future()
+        self._ended: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._hold(opening)), name="belljar-client", daemon=True
+        )
+        self._thread.start()
+        self.inner = self._ready.result()
+
+    async def _hold(self, opening: Callable[[], AbstractAsyncContextManager[AsyncClient]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        try:
+            async with opening() as inner:
+                self._ready.set_result(inner)
+                await self._over.wait()
+        except BaseException as error:
+            (self._ended if self._ready.done() else self._ready).set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # such as Ctrl-C: nobody waits for it any more
+            future.cancel()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        if self.is_open:
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
+            self._ended.result()
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[Client, _P], _T]:
+    @functools.wraps(method)
+    def call(self: Client, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._portal.call(method(self._portal.inner, *args, **kwargs))
+
+    return call
+
+
+def _blocking_iterator(
+    method: Callable[Concatenate[AsyncClient, _P], AsyncGenerator[_T, None]],
+) -> Callable[Concatenate[Client, _P], Generator[_T, None, None]]:
+    @functools.wraps(method)
+    def iterate(self: Client, /, *args: _P.args, **kwargs: _P.kwargs) -> Generator[_T, None, None]:
+        steps = method(self._portal.inner, *args, **kwargs)
+        try:
+            while True:
+                # Each value in a list: an empty one is the end, and no value can be taken for it.
+                step = self._portal.call(_next(steps))
+                if not step:
+                    return
+                yield step[0]
+        finally:
+            if self._portal.is_open:
+                self._portal.call(_close(steps))
+
+    return iterate
+
+
+async def _next(steps: AsyncGenerator[_T, None]) -> list[_T]:
+    async for value in steps:
+        return [value]
+    return []
+
+
+async def _close(steps: AsyncGenerator[_T, None]) -> None:
+    while steps.ag_running:  # its last step was given up, and is not over yet
+        await asyncio.sleep(0)
+    await steps.aclose()
+
+
+class Client:
+    """`AsyncClient` for code that blocks: the same calls, made by an event loop in a thread of its own."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        retry: Retry | None = None,
+    ) -> None:
+        self._portal = _Portal(lambda: AsyncClient(base_url, token, timeout_s=timeout_s, retry=retry))
+
+    @classmethod
+    def over(cls, opening: Callable[[], AbstractAsyncContextManager[AsyncClient]]) -> Client:
+        """For an `AsyncClient` that is made in some other way."""
+        client = cls.__new__(cls)
+        client._portal = _Portal(opening)
+        return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._portal.close()
+
+    @property
+    def base_url(self) -> str:
+        return self._portal.inner.base_url
+
+    run = _blocking(AsyncClient.run)
+    stream = _blocking_iterator(AsyncClient.stream)
+    exec = _blocking(AsyncClient.exec)
+    cancel = _blocking(AsyncClient.cancel)
+    health = _blocking(AsyncClient.health)
+    sandbox_health = _blocking(AsyncClient.sandbox_health)
+    execs = _blocking(AsyncClient.execs)
+    get = _blocking(AsyncClient.get)
+    events = _blocking_iterator(AsyncClient.events)
+    artifacts = _blocking(AsyncClient.artifacts)
+    artifact = _blocking(AsyncClient.artifact)
+    artifact_chunks = _blocking_iterator(AsyncClient.artifact_chunks)
+    receipt = _blocking(AsyncClient.receipt)
+    verify = _blocking(AsyncClient.verify)
+    explain = _blocking(AsyncClient.explain)
