@@ -12,16 +12,15 @@ import json
 import sys
 import traceback
 import unittest
+from test.libregrtest.main import Regrtest  # type: ignore[import-not-found]
+from test.support import testresult  # type: ignore[import-not-found]
 from typing import Any
-
-from test.libregrtest.main import Regrtest
-from test.support import testresult
 
 OUTCOMES: dict[str, str] = {}
 DETAILS: dict[str, str] = {}
 
 
-class Recorder(testresult.RegressionTestResult):
+class Recorder(testresult.RegressionTestResult):  # type: ignore[misc]
     """The first bad thing that happens to a test is its outcome; nothing bad is a pass."""
 
     def addSuccess(self, test: unittest.TestCase) -> None:
@@ -29,7 +28,7 @@ class Recorder(testresult.RegressionTestResult):
         super().addSuccess(test)
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
-        self._note(_whole(test), "skipped", reason)
+        self._note(getattr(test, "test_case", test), "skipped", reason)
         super().addSkip(test, reason)
 
     def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:
@@ -57,11 +56,7 @@ class Recorder(testresult.RegressionTestResult):
         name = test.id()
         if OUTCOMES.get(name, "passed") in ("passed", "skipped"):
             OUTCOMES[name] = outcome
-            DETAILS[name] = detail[-2000:]
-
-
-def _whole(test: Any) -> unittest.TestCase:
-    return getattr(test, "test_case", test)
+            DETAILS[name] = detail[-1000:]
 
 
 def _text(err: Any) -> str:

@@ -91,11 +91,13 @@ class Glass:
         self._mark = f"mark-{secrets.token_hex(6)}"
         before = Standing.now(self._mark, self._claims)
         yield
-        assert not Standing.now(self._mark, self._claims).more_than(before)
-        assert not self.canaries.touched()
-        assert self.canaries.files_are_untouched()
+        left = Standing.now(self._mark, self._claims).more_than(before)
+        assert not left, f"left on the host: {left}"
+        touched = self.canaries.touched()
+        assert not touched, f"reached: {touched}"
+        assert self.canaries.files_are_untouched(), "files of the host were changed"
         assert self.canaries.decoy.poll() is None, "the decoy is dead"
-        assert self.neighbour.is_well
+        assert self.neighbour.is_well, "the neighbour was touched, or is gone"
         self._run_benign()
         self.notes.append(("hostile", "contained"))
         if control is Control.PROBE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -251,18 +252,14 @@ def test_caller_that_leaves_ends_the_run(glass: Glass) -> None:
     request = RunRequest(code="import time\nprint('here', flush=True)\ntime.sleep(30)")
 
     async def leave() -> None:
-        async for event in runs.stream(glass.engine, grant, request):
-            if isinstance(event, Output):
-                await asyncio.sleep(30)
-
-    async def leaver() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await leave()
+        async with asyncio.timeout(0.3), aclosing(runs.stream(glass.engine, grant, request)) as events:
+            async for event in events:
+                if isinstance(event, Output):
+                    await asyncio.sleep(30)
 
     started = time.monotonic()
-    with glass.watching(Control.PROBE):
-        glass.wait(leaver())
+    with glass.watching(Control.PROBE), pytest.raises(TimeoutError):
+        glass.wait(leave())
     assert time.monotonic() - started < 5
 
 

@@ -32,7 +32,7 @@ from belljar.client.wire import (
     Unreachable,
 )
 from belljar.config import load_here
-from belljar.errors import BadConfig, BelljarError, QueueFull
+from belljar.errors import BadConfig, BelljarError, EngineUnavailable, QueueFull
 
 __all__ = ["AsyncClient"]
 
@@ -283,7 +283,7 @@ class AsyncClient:
                     raise failure from error
             else:
                 failure = self._refusal(response)
-                if response.status_code not in _BUSY:
+                if response.status_code not in _BUSY or isinstance(failure, EngineUnavailable):
                     raise failure
                 later_s = _retry_after(response)
             failures += 1

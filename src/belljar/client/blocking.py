@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -44,11 +44,24 @@ class _Portal:
             self._ended.set_result(None)
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """What `work` returns or raises. If the wait is interrupted, by Ctrl-C say, so is the work."""
+        over: Future[_T] = Future()
+        tasks: list[asyncio.Task[_T]] = []
+
+        def start() -> None:
+            tasks.append(self._loop.create_task(work))
+            tasks[0].add_done_callback(lambda task: _pass_on(task, over))
+
+        def stop() -> None:
+            tasks[0].cancel()
+
+        self._loop.call_soon_threadsafe(start)
         try:
-            return future.result()
-        except BaseException:  # such as Ctrl-C: nobody waits for it any more
-            future.cancel()
+            return over.result()
+        except BaseException:
+            if not over.done():
+                self._loop.call_soon_threadsafe(stop)
+                wait([over])
             raise
 
     @property
@@ -60,6 +73,15 @@ class _Portal:
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
             self._ended.result()
+
+
+def _pass_on(task: asyncio.Task[_T], over: Future[_T]) -> None:
+    if task.cancelled():
+        over.set_exception(CancelledError())
+    elif (error := task.exception()) is not None:
+        over.set_exception(error)
+    else:
+        over.set_result(task.result())
 
 
 def _blocking(
@@ -87,7 +109,7 @@ def _blocking_iterator(
                 yield step[0]
         finally:
             if self._portal.is_open:
-                self._portal.call(_close(steps))
+                self._portal.call(steps.aclose())
 
     return iterate
 
@@ -96,12 +118,6 @@ async def _next(steps: AsyncGenerator[_T, None]) -> list[_T]:
     async for value in steps:
         return [value]
     return []
-
-
-async def _close(steps: AsyncGenerator[_T, None]) -> None:
-    while steps.ag_running:  # its last step was given up, and is not over yet
-        await asyncio.sleep(0)
-    await steps.aclose()
 
 
 class Client:

@@ -191,8 +191,9 @@ def run_body(code: str | None, language: str, options: RunOptions) -> dict[str, 
 
 def exec_body(kind: str, command: str, options: ExecOptions) -> dict[str, object]:
     body: dict[str, object] = {"request_id": secrets.token_hex(16)} | dict(options)
-    program = {name: body.pop(name) for name in ("args", "cwd", "env") if name in body}
-    body["exec"] = {"kind": kind, "command": command, **program}
+    program: dict[str, object] = {"kind": kind, "command": command}
+    program |= {name: body.pop(name) for name in ("args", "cwd", "env") if name in body}
+    body["exec"] = program
     if "inputs" in options:
         body["inputs"] = _packed(options["inputs"])
     return body

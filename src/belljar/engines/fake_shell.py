@@ -156,7 +156,7 @@ class Shell:
     def deliver(self, number: int) -> None:
         action = self._traps.get(number)
         if action is None or number == signal.SIGKILL:
-            self._killed_by = number
+            self._killed_by, self._trapped = number, ""
             self._main.cancel()
         elif action and self._command is not None:
             self._trapped = action
@@ -208,6 +208,7 @@ class Shell:
             except asyncio.CancelledError:
                 if not self._trapped:
                     raise
+            if self._trapped:
                 action, self._trapped = self._trapped, ""
                 self._status = await self._script(action, process)
         return self._status

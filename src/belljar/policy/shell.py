@@ -143,6 +143,8 @@ class Script:
     """In the order they were completed: what is inside a substitution comes before its command."""
     fault: Fault | None = None
     """Set if the text could not be read; then `commands` are those before it."""
+    bash_only: Fault | None = None
+    """The first construct in which other shells would run something else: to dash, `((rm))` runs rm."""
 
 
 def read_script(text: str) -> Script:
@@ -155,7 +157,7 @@ def read_script(text: str) -> Script:
         reader.read_all()
     except _Unreadable as exc:
         fault = Fault(exc.line, exc.reason)
-    return Script(tuple(draft.frozen() for draft in reader.commands), fault)
+    return Script(tuple(draft.frozen() for draft in reader.commands), fault, next(iter(reader.bash_only), None))
 
 
 class _Unreadable(Exception):
@@ -260,6 +262,7 @@ class _Reader:
         self.pending: list[_HereDocument] = []
         self.in_here_document = False
         self.commands: list[_CommandDraft] = parent.commands if parent else []
+        self.bash_only: list[Fault] = parent.bash_only if parent else []
         self.inside: tuple[str, ...] = parent.inside if parent else ()
         self.nesting: int = parent.nesting + 1 if parent else 0
         self.functions: set[str] = set()
@@ -278,6 +281,9 @@ class _Reader:
 
     def looking_at(self, text: str) -> bool:
         return self.text.startswith(text, self.pos)
+
+    def note_bash_only(self, construct: str) -> None:
+        self.bash_only.append(Fault(self.line(), f"only bash reads {construct!r} as it is meant"))
 
     def enter(self) -> None:
         self.nesting += 1
@@ -365,7 +371,7 @@ class _Reader:
         return None
 
     def prefixed_command(self, *, later: bool = False) -> str | None:
-        """A command, perhaps behind `!`, `time` or `coproc`, which are words of the language here.
+        """A command, perhaps behind `!` or `time`, which are words of the language here.
 
         In a `later` part of a pipeline, `time` is a program like any other.
         """
@@ -373,7 +379,7 @@ class _Reader:
         while True:
             self.blanks()
             keyword = _KEYWORD.match(self.text, self.pos)
-            if not keyword or keyword.group() not in ("!", "time", "coproc"):
+            if not keyword or keyword.group() not in ("!", "time"):
                 break
             prefixed = True
             self.pos = keyword.end()
@@ -408,6 +414,7 @@ class _Reader:
     def compound(self) -> None:
         line = self.line()
         if self.looking_at("(("):
+            self.note_bash_only("((")
             self.pos += 2
             self.arithmetic()
         elif self.peek() == "(":
@@ -421,6 +428,7 @@ class _Reader:
             if word == "{":
                 self.block("}")
             elif word == "[[":
+                self.note_bash_only("[[")
                 self.conditional()
             elif word == "if":
                 self.block("then")
@@ -646,8 +654,10 @@ class _Reader:
     # Redirections
 
     def redirect(self, draft: _CommandDraft, match: re.Match[str]) -> None:
-        self.pos = match.end()
         operator = match.group("op")
+        if operator.startswith("&"):
+            self.note_bash_only(operator)
+        self.pos = match.end()
         self.blanks()
         start, line = self.pos, self.line()
         word = self.word()

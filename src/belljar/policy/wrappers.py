@@ -29,7 +29,10 @@ from belljar.policy.shell import (
 # `sudo env nice …` and `bash -c "bash -c …"`; more than this hides something.
 MAX_LAYERS = 12
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "rbash"})
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "rbash"})
+"""Shells whose language is read."""
+
+OTHER_SHELLS = frozenset({"csh", "elvish", "fish", "ksh", "mksh", "nu", "pwsh", "tcsh", "xonsh", "zsh"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +55,13 @@ class Reading:
 
 
 def read_commands(script: str) -> Reading:
-    return _read(script, line=1, layers=0)
+    return _read(script, 1, _Place())
 
 
 def read_argv(argv: Sequence[str]) -> Reading:
     """The same for a command that is given as a list of words, without a shell."""
     command = Command(tuple(Word(text) for text in argv), 1)
-    return _collected(_runs(command, 0), None)
+    return _collected(_runs(command, _Place()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,17 @@ _MEANINGS = frozenset(
 _Found = Command | Obscure
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a command stands: behind how many others, and whether surely in bash."""
+
+    layers: int = 0
+    bash: bool = True
+
+    def deeper(self) -> _Place:
+        return replace(self, layers=self.layers + 1)
+
+
 def _collected(found: Iterator[_Found], fault: Fault | None) -> Reading:
     commands: list[Command] = []
     obscure: list[Obscure] = []
@@ -158,15 +172,15 @@ def _collected(found: Iterator[_Found], fault: Fault | None) -> Reading:
     return Reading(tuple(commands), tuple(obscure), fault)
 
 
-def _read(text: str, *, line: int, layers: int) -> Reading:
+def _read(text: str, line: int, place: _Place) -> Reading:
     script = read_script(text)
 
     def found() -> Iterator[_Found]:
         for command in script.commands:
-            yield from _runs(_moved(command, line - 1), layers)
+            yield from _runs(_moved(command, line - 1), place)
 
-    fault = script.fault and replace(script.fault, line=script.fault.line + line - 1)
-    return _collected(found(), fault)
+    fault = script.fault if place.bash else script.fault or script.bash_only
+    return _collected(found(), fault and replace(fault, line=fault.line + line - 1))
 
 
 def _moved(command: Command, lines: int) -> Command:
@@ -176,9 +190,9 @@ def _moved(command: Command, lines: int) -> Command:
     return replace(command, line=command.line + lines, redirects=redirects)
 
 
-def _script(text: str, line: int, layers: int, fetched: bool) -> Iterator[_Found]:
+def _script(text: str, line: int, place: _Place, fetched: bool) -> Iterator[_Found]:
     """The commands of a script that another command runs."""
-    reading = _read(text, line=line, layers=layers)
+    reading = _read(text, line, place)
     for command in reading.commands:
         yield replace(command, fetched=True) if fetched else command
     yield from reading.obscure
@@ -191,7 +205,7 @@ def base_name(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2] or name
 
 
-def _runs(command: Command, layers: int) -> Iterator[_Found]:
+def _runs(command: Command, place: _Place) -> Iterator[_Found]:
     """The command and everything it starts."""
     yield command
     yield from _changed_meanings(command)
@@ -200,33 +214,33 @@ def _runs(command: Command, layers: int) -> Iterator[_Found]:
     if command.name is None:
         yield Obscure(command.line, f"the name of '{command}' is only known at run time")
         return
-    if layers >= MAX_LAYERS:
+    if place.layers >= MAX_LAYERS:
         yield Obscure(command.line, f"'{command}' is wrapped in more than {MAX_LAYERS} commands")
         return
-    layers += 1
+    place = place.deeper()
     name = base_name(command.name)
     arguments = command.words[1:]
     if name in SHELLS:
-        yield from _shell(command, layers)
+        yield from _shell(command, place)
     elif name == "eval":
-        yield from _joined_script(command, arguments[1:] if command.words[1:2] == (Word("--"),) else arguments, layers)
+        yield from _joined_script(command, arguments[1:] if command.words[1:2] == (Word("--"),) else arguments, place)
     elif name in _FILE_READERS:
         yield Obscure(command.line, f"'{command}' runs the commands of a file")
     elif name == "trap":
-        yield from _trap(command, layers)
+        yield from _trap(command, place)
     elif name == "xargs":
-        yield from _xargs(command, layers)
+        yield from _xargs(command, place)
     elif name == "find":
-        yield from _find(command, layers)
+        yield from _find(command, place)
     elif name == "flock":
-        yield from _flock(command, layers)
+        yield from _flock(command, place)
     elif name == "watch":
-        yield from _watch(command, layers)
+        yield from _watch(command, place)
     elif name in ("su", "runuser"):
-        yield from _su(command, layers)
+        yield from _su(command, place)
     elif name in _WRAPPERS:
-        yield from _wrapper(command, _WRAPPERS[name], layers)
-    elif name in _OPAQUE:
+        yield from _wrapper(command, _WRAPPERS[name], place)
+    elif name in _OPAQUE or name in OTHER_SHELLS:
         yield Obscure(command.line, f"what '{name}' starts is not read")
     elif name in _REBINDERS and arguments:
         yield Obscure(command.line, f"'{command}' gives names another meaning")
@@ -290,7 +304,7 @@ def _inner(command: Command, words: Sequence[Word], assignments: Sequence[Assign
     return replace(command, words=tuple(words), assignments=tuple(assignments), calls_function=False)
 
 
-def _wrapper(command: Command, wrapper: _Wrapper, layers: int) -> Iterator[_Found]:
+def _wrapper(command: Command, wrapper: _Wrapper, place: _Place) -> Iterator[_Found]:
     parsed = _options(command.words[1:], wrapper.short, wrapper.long)
     if parsed is None:
         yield _unknown_options(command)
@@ -315,12 +329,13 @@ def _wrapper(command: Command, wrapper: _Wrapper, layers: int) -> Iterator[_Foun
             assignments.append(Assignment(name, replace(words[0], shape=value)))
             words = words[1:]
     if words:
-        yield from _runs(_inner(command, words, assignments), layers)
+        yield from _runs(_inner(command, words, assignments), place)
     elif not wrapper.bare:
         yield Obscure(command.line, f"'{command}' starts a shell that reads its commands from elsewhere")
 
 
-def _shell(command: Command, layers: int) -> Iterator[_Found]:
+def _shell(command: Command, place: _Place) -> Iterator[_Found]:
+    place = replace(place, bash=base_name(command.name or "") in ("bash", "rbash"))
     parsed = _options(command.words[1:], _SHELL_OPTIONS, _SHELL_LONG_OPTIONS)
     if parsed is None:
         yield replace(_unknown_options(command), tier=RiskTier.CRITICAL)
@@ -334,39 +349,39 @@ def _shell(command: Command, layers: int) -> Iterator[_Found]:
         yield replace(_unknown_options(command), tier=RiskTier.CRITICAL)
         return
     if "-c" in given:
-        yield from _text_script(command, words[0] if words else RUNTIME_WORDS, command.line, layers)
+        yield from _text_script(command, words[0] if words else RUNTIME_WORDS, command.line, place)
     elif words and "-s" not in given:
         yield Obscure(command.line, f"'{command}' runs the commands of a file")
     else:
         redirects = [redirect for redirect in command.redirects if redirect.is_stdin]
         source = redirects[0] if len(redirects) == 1 else Redirect("<", RUNTIME_WORDS, command.line)
         text = source.target if source.operator in ("<<", "<<<") else RUNTIME_WORDS
-        yield from _text_script(command, text, source.line, layers)
+        yield from _text_script(command, text, source.line, place)
 
 
-def _text_script(command: Command, word: Word, line: int, layers: int) -> Iterator[_Found]:
+def _text_script(command: Command, word: Word, line: int, place: _Place) -> Iterator[_Found]:
     if word.text is None:
         yield Obscure(command.line, f"the text that '{command}' runs is only known at run time", RiskTier.CRITICAL)
     else:
-        yield from _script(word.text, line, layers, command.fetched)
+        yield from _script(word.text, line, place, command.fetched)
 
 
-def _joined_script(command: Command, words: Sequence[Word], layers: int) -> Iterator[_Found]:
+def _joined_script(command: Command, words: Sequence[Word], place: _Place) -> Iterator[_Found]:
     joined = Word(" ".join(word.shape for word in words), all(word.static for word in words))
-    yield from _text_script(command, joined, command.line, layers)
+    yield from _text_script(command, joined, command.line, place)
 
 
-def _trap(command: Command, layers: int) -> Iterator[_Found]:
+def _trap(command: Command, place: _Place) -> Iterator[_Found]:
     parsed = _options(command.words[1:], "lpP", "")
     if parsed is None:
         yield _unknown_options(command)
         return
     options, words = parsed
     if not options and len(words) > 1 and words[0].text not in ("", "-"):
-        yield from _text_script(command, words[0], command.line, layers)
+        yield from _text_script(command, words[0], command.line, place)
 
 
-def _xargs(command: Command, layers: int) -> Iterator[_Found]:
+def _xargs(command: Command, place: _Place) -> Iterator[_Found]:
     parsed = _options(command.words[1:], _XARGS_OPTIONS, _XARGS_LONG_OPTIONS)
     if parsed is None:
         yield _unknown_options(command)
@@ -376,7 +391,7 @@ def _xargs(command: Command, layers: int) -> Iterator[_Found]:
     if not words:
         return
     inner = _filled(words, marks[-1]) if marks else (*words, RUNTIME_WORDS)
-    yield from _runs(replace(_inner(command, inner), redirects=()), layers)
+    yield from _runs(replace(_inner(command, inner), redirects=()), place)
 
 
 def _filled(words: Sequence[Word], mark: str, by: str = SUBSTITUTED) -> tuple[Word, ...]:
@@ -387,7 +402,7 @@ def _filled(words: Sequence[Word], mark: str, by: str = SUBSTITUTED) -> tuple[Wo
     )
 
 
-def _find(command: Command, layers: int) -> Iterator[_Found]:
+def _find(command: Command, place: _Place) -> Iterator[_Found]:
     words = command.words[1:]
     unknown = any(word.many for word in words)
     at = 0
@@ -404,12 +419,13 @@ def _find(command: Command, layers: int) -> Iterator[_Found]:
             at += 1
         # Below a starting point, so never an option.
         if inner := _filled(words[start:at], "{}", f"./{SUBSTITUTED}"):
-            yield from _runs(_inner(command, inner), layers)
+            yield from _runs(_inner(command, inner), place)
     if unknown:
         yield Obscure(command.line, f"'{command}' may be given an action at run time")
 
 
-def _flock(command: Command, layers: int) -> Iterator[_Found]:
+def _flock(command: Command, place: _Place) -> Iterator[_Found]:
+    place = replace(place, bash=False)
     parsed = _options(
         command.words[1:],
         "senxuoFw:E:",
@@ -420,14 +436,15 @@ def _flock(command: Command, layers: int) -> Iterator[_Found]:
         return
     words = parsed[1][1:]
     if words and words[0].text in ("-c", "--command"):
-        yield from _text_script(command, words[1] if len(words) > 1 else RUNTIME_WORDS, command.line, layers)
+        yield from _text_script(command, words[1] if len(words) > 1 else RUNTIME_WORDS, command.line, place)
     elif words and words[0].may_be_option:
         yield _unknown_options(command)
     elif words:
-        yield from _runs(_inner(command, words), layers)
+        yield from _runs(_inner(command, words), place)
 
 
-def _watch(command: Command, layers: int) -> Iterator[_Found]:
+def _watch(command: Command, place: _Place) -> Iterator[_Found]:
+    place = replace(place, bash=False)
     parsed = _options(
         command.words[1:],
         "bcdegprtwxn:q:",
@@ -436,13 +453,14 @@ def _watch(command: Command, layers: int) -> Iterator[_Found]:
     if parsed is None:
         yield _unknown_options(command)
     elif parsed[1]:
-        yield from _joined_script(command, parsed[1], layers)
+        yield from _joined_script(command, parsed[1], place)
 
 
-def _su(command: Command, layers: int) -> Iterator[_Found]:
+def _su(command: Command, place: _Place) -> Iterator[_Found]:
+    place = replace(place, bash=False)
     words = command.words[1:]
     for index, word in enumerate(words):
         if word.text in ("-c", "--command") and index + 1 < len(words):
-            yield from _text_script(command, words[index + 1], command.line, layers)
+            yield from _text_script(command, words[index + 1], command.line, place)
             return
     yield Obscure(command.line, f"'{command}' starts a shell that reads its commands from elsewhere")

@@ -72,19 +72,19 @@ class Cgroup:
             self._write("v2", "cpu.max", f"{limits['cpu_quota_us']} {CPU_PERIOD_US}")
 
     def limits(self) -> dict[str, int]:
-        """Read back what the kernel holds, for the posture check."""
+        """Read back what the kernel holds, for the posture check; -1 is no limit."""
         if "memory" in self._parents:
-            memory = self._read("memory", "memory.limit_in_bytes")
-            swap = int(self._read("memory", "memory.memsw.limit_in_bytes")) - int(memory)
+            memory = self._limit("memory", "memory.limit_in_bytes")
+            swap = self._limit("memory", "memory.memsw.limit_in_bytes") - memory
         else:
-            memory = self._read("v2", "memory.max")
-            swap = int(self._read("v2", "memory.swap.max"))
+            memory = self._limit("v2", "memory.max")
+            swap = self._limit("v2", "memory.swap.max")
         if "cpu" in self._parents:
-            quota = self._read("cpu", "cpu.cfs_quota_us")
+            quota = self._limit("cpu", "cpu.cfs_quota_us")
         else:
-            quota = self._read("v2", "cpu.max").split()[0]
-        pids = self._read(self._home("pids"), "pids.max")
-        return {"memory": int(memory), "swap": swap, "pids": int(pids), "cpu_quota_us": int(quota)}
+            quota = self._limit("v2", "cpu.max")
+        pids = self._limit(self._home("pids"), "pids.max")
+        return {"memory": memory, "swap": swap, "pids": pids, "cpu_quota_us": quota}
 
     def open_doors(self) -> Doors:
         """The ways in, for the process that is about to fork into this cgroup; the caller closes them."""
@@ -176,6 +176,10 @@ class Cgroup:
             return text.decode().strip()
         finally:
             os.close(fd)
+
+    def _limit(self, controller: str, file: str) -> int:
+        first = self._read(controller, file).split()[0]
+        return -1 if first == "max" else int(first)
 
     def _number(self, controller: str, file: str) -> int:
         try:

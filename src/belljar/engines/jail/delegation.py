@@ -8,11 +8,13 @@ from a crash; it is killed and removed at the next start.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from belljar.engines.jail.cgroup import V2_CONTROLLERS, Cgroup, Parents
 
@@ -45,7 +47,7 @@ class Claim:
                 self.paths[controller] = path
         except OSError as error:
             self._stack.close()
-            raise NoDelegation(f"{error.filename or 'cgroup'}: {error.strerror}") from error
+            raise NoDelegation(f"{error.filename or base}: {error.strerror}") from error
 
     @property
     def held_by(self) -> dict[str, str]:
@@ -66,47 +68,69 @@ def claim(parent: str | None = None) -> Claim:
 
 def _bases(mountinfo: str, membership: str, parent: str | None) -> dict[str, Path]:
     """Controller to the directory below which we may work. cgroups(7), proc(5)"""
-    v1_mounts, v2_mount = _mounts(mountinfo)
+    mounts = _mounts(mountinfo)
     own = {}
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
-        own.update({name: path.lstrip("/") for name in controllers.split(",") or [""]})
-    bases = {name: v1_mounts[name] / (parent or own.get(name, "")) for name in _V1 if name in v1_mounts}
-    if v2_mount is not None and not set(V2_CONTROLLERS) <= bases.keys():
-        bases["v2"] = v2_mount / parent if parent else _v2_base(v2_mount, own.get("", ""))
-        available = (v2_mount / "cgroup.controllers").read_text().split()
-    else:  # there is none, or it is empty because version 1 has everything
-        available = []
+        own.update(dict.fromkeys(controllers.split(",") if controllers else ["v2"], path))
+    bases = {name: mounts[name].place(parent or own.get(name, "/")) for name in _V1 if name in mounts}
+    available: list[str] = []
+    if "v2" in mounts and not set(V2_CONTROLLERS) <= bases.keys():
+        top = mounts["v2"].point
+        available = (top / "cgroup.controllers").read_text().split()
+        # Root may use the top of the tree; anyone else what was delegated, the own cgroup.
+        its_own = "/" if os.getuid() == 0 else own.get("v2", "/")
+        bases["v2"] = top if its_own == "/" and not parent else mounts["v2"].place(parent or its_own)
     missing = [name for name in V2_CONTROLLERS if name not in bases and name not in available]
     if missing:
         raise NoDelegation(f"no cgroup controller for {', '.join(missing)} is mounted")
     return bases
 
 
-def _mounts(mountinfo: str) -> tuple[dict[str, Path], Path | None]:
-    v1: dict[str, Path] = {}
-    v2 = None
+class _Mount(NamedTuple):
+    point: Path
+    root: str
+    """What of the tree is mounted there; in a container it is the container's own part."""
+
+    def place(self, path: str) -> Path:
+        below = path.removeprefix(self.root) if self.root != "/" else path
+        return self.point / below.lstrip("/")
+
+
+def _mounts(mountinfo: str) -> dict[str, _Mount]:
+    """By controller, version 2 as `v2`."""
+    found = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        mount_point = Path(before.split()[4])
+        root, point = before.split()[3:5]
         kind, _, options = after.split()[:3]
         if kind == "cgroup2":
-            v2 = mount_point
+            found["v2"] = _Mount(Path(point), root)
         elif kind == "cgroup":
-            v1.update({name: mount_point for name in options.split(",") if name in _V1})
-    return v1, v2
-
-
-def _v2_base(mount_point: Path, own: str) -> Path:
-    """Root may use the top of the tree; anyone else what was delegated: the own cgroup."""
-    return mount_point if os.getuid() == 0 else mount_point / own
+            found.update({name: _Mount(Path(point), root) for name in options.split(",") if name in _V1})
+    return found
 
 
 def _enable(path: Path, controllers: list[str]) -> None:
     """Let children of `path` be limited: the controllers have to be enabled on the way down."""
     wanted = " ".join(f"+{name}" for name in controllers)
     for directory in (path.parent, path):
-        (directory / "cgroup.subtree_control").write_text(wanted)
+        control = directory / "cgroup.subtree_control"
+        try:
+            control.write_text(wanted)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise OSError(error.errno, error.strerror, str(control)) from error
+            # Processes may be in leaves only, and we are one that is in the way.
+            _step_aside(directory)
+            control.write_text(wanted)
+
+
+def _step_aside(directory: Path) -> None:
+    leaf = directory / "service"
+    leaf.mkdir(exist_ok=True)
+    for pid in (directory / "cgroup.procs").read_text().split():
+        (leaf / "cgroup.procs").write_text(pid)
 
 
 def _sweep(base: Path) -> None:

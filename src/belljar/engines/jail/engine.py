@@ -199,13 +199,15 @@ class JailEngine:
         )
         self._jars.add(jar)
         try:
-            jar.posture = posture.check(
-                pid,
+            expected = posture.Expected(
                 uid=uid if os.getuid() == 0 else None,
-                hosts=self._namespaces,
-                limits=wanted if cgroup else None,
-                held=cgroup.limits() if cgroup else None,
+                namespaces=self._namespaces,
+                nofile=limits.nofile,
+                cgroup=name if cgroup else None,
+                controllers=self._claim.parents.keys() if self._claim else (),
+                limits=wanted if cgroup else {},
             )
+            jar.posture = posture.check(pid, expected, cgroup.limits() if cgroup else {})
         except BaseException as error:
             await jar.destroy()
             if isinstance(error, OSError):

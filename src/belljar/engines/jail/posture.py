@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from belljar.errors import PostureMismatch
 from belljar.models import canonical_json
@@ -24,56 +24,123 @@ _SEALED = {
     "CapAmb": "0000000000000000",
 }
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-# Of a guest: its channel and wake-up pipe, its areas, its /proc, /dev/null.
+# Of a guest: its wake-up pipe and those of the program to come, its areas, its /proc, /dev/null.
 _DESCRIPTORS = ("socket:", "pipe:", "/dev/null", "/proc", "/tmp/inputs", "/tmp/work", "/tmp/artifacts")
+_READ_ONLY = {"/", "/proc", "/workspace/inputs"}
+_WRITABLE = {"/workspace/work", "/workspace/artifacts", "/tmp", "/dev/shm"}
+_NO_PROGRAMS = {"/proc", "/tmp", "/dev/shm"}
 
 
 def namespaces(pid: int | str) -> dict[str, str]:
     return {name: os.readlink(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES}
 
 
-def check(
-    pid: int,
-    *,
-    uid: int | None,
-    hosts: Mapping[str, str],
-    limits: Mapping[str, int] | None,
-    held: Mapping[str, int] | None,
-) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a jar must be, beyond what every jar is."""
+
+    uid: int | None
+    """Its host uid; None is our own, for an ordinary user's."""
+    namespaces: Mapping[str, str]
+    """The host's, none of which it may share."""
+    nofile: int
+    cgroup: str | None
+    """Name of its cgroup; None where none can be had."""
+    controllers: Collection[str]
+    limits: Mapping[str, int]
+    """What the cgroup must hold; empty without one."""
+
+
+def check(pid: int, expected: Expected, held: Mapping[str, int]) -> str:
     """Digest of the posture of the guest `pid`; PostureMismatch names the first thing that is wrong.
 
-    `uid` is the host uid it must have (None: our own), `hosts` the host's namespaces, none of which it
-    may share, `limits` what its cgroup must hold and `held` what it does; both None without a cgroup.
+    `held` is what its cgroup does hold.
     """
-    found: dict[str, object] = {}
     status = _status(pid)
     for field, wanted in _SEALED.items():
-        found[field] = _expect(field, status.get(field), wanted)
-    wanted_uid = str(os.getuid() if uid is None else uid)
-    _expect("Uid", set(status["Uid"].split()), {wanted_uid})
-    if uid is not None:
+        _expect(field, status.get(field), wanted)
+    _expect("Uid", set(status["Uid"].split()), {str(os.getuid() if expected.uid is None else expected.uid)})
+    if expected.uid is not None:
         _expect("Groups", status["Groups"].split(), [])
     for name, its_own in namespaces(pid).items():
-        if its_own == hosts[name]:
+        if its_own == expected.namespaces[name]:
             raise PostureMismatch(f"the jar shares the host's {name} namespace")
-    found["namespaces"] = list(_NAMESPACES)
-    found["mounts"] = _mounts(pid)
-    for target in _descriptors(pid):
-        if not target.startswith(_DESCRIPTORS):
-            raise PostureMismatch(f"the jar holds a descriptor of {target.split(':')[0]!r}")
-    found["limits"] = _expect("cgroup limits", held, limits)
+    _check_mounts(pid)
+    _check_descriptors(pid)
+    _check_open_files(pid, expected.nofile)
+    if expected.cgroup is not None:
+        _check_cgroup(pid, expected.cgroup, expected.controllers)
+    _expect("cgroup limits", dict(held), dict(expected.limits))
+    found = {
+        "sealed": _SEALED,
+        "namespaces": _NAMESPACES,
+        "read_only": _READ_ONLY,
+        "writable": _WRITABLE,
+        "nofile": expected.nofile,
+        "limits": dict(held),
+    }
     return hashlib.sha256(canonical_json(found)).hexdigest()
 
 
-def _expect(what: str, found: object, wanted: object) -> object:
+def _expect(what: str, found: object, wanted: object) -> None:
     if found != wanted:
         raise PostureMismatch(f"{what} of the jar is {found!r}, not {wanted!r}")
-    return found
 
 
 def _status(pid: int) -> dict[str, str]:
     lines = _read(f"/proc/{pid}/status").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _check_mounts(pid: int) -> None:
+    """What a program can write to is exactly its own tmpfs; of mounts on one place the last one counts."""
+    mounts = {}
+    for line in _read(f"/proc/{pid}/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        point, options = before.split(" ", 6)[4:6]
+        mounts[point] = (options.split(","), after.partition(" ")[0])
+    writable = {point for point, (options, _) in mounts.items() if "rw" in options}
+    for point in sorted(writable - _WRITABLE):
+        raise PostureMismatch(f"{point} of the jar is writable")
+    _expect("writable places", writable, _WRITABLE)
+    for point in sorted(_WRITABLE):
+        _expect(f"file system of {point}", mounts[point][1], "tmpfs")
+    for point in sorted(_NO_PROGRAMS):
+        if "noexec" not in mounts[point][0]:
+            raise PostureMismatch(f"{point} of the jar lets programs be run from it")
+
+
+def _check_descriptors(pid: int) -> None:
+    """One socket, the channel, and nothing that leads out of the jar."""
+    sockets = 0
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except FileNotFoundError:  # the guest is just closing it
+            continue
+        sockets += target.startswith("socket:")
+        if sockets > 1 or not target.startswith(_DESCRIPTORS):
+            raise PostureMismatch(f"the jar holds a descriptor of {target.partition(':')[0]!r} too many")
+
+
+def _check_open_files(pid: int, nofile: int) -> None:
+    for line in _read(f"/proc/{pid}/limits").splitlines():
+        if line.startswith("Max open files"):
+            if max(map(int, line.split()[3:5])) > nofile:
+                raise PostureMismatch(f"the jar may have more open files than {nofile}")
+            return
+    raise PostureMismatch("the jar has no limit of open files")
+
+
+def _check_cgroup(pid: int, name: str, controllers: Collection[str]) -> None:
+    """It must be where the limits are, in every tree that holds one of them."""
+    found = {}
+    for line in _read(f"/proc/{pid}/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        found.update(dict.fromkeys(names.split(",") if names else ["v2"], path))
+    for controller in controllers:
+        if not found.get(controller, "").endswith(f"/{name}"):
+            raise PostureMismatch(f"the jar is not in its cgroup for {controller}")
 
 
 def _read(path: str) -> str:
@@ -85,27 +152,3 @@ def _read(path: str) -> str:
         return text.decode()
     finally:
         os.close(fd)
-
-
-def _descriptors(pid: int) -> Iterator[str]:
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(FileNotFoundError):  # the guest is just closing it
-            yield os.readlink(f"/proc/{pid}/fd/{fd}")
-
-
-def _mounts(pid: int) -> list[str]:
-    """Every writable mount that a program can reach must be one of its own tmpfs; the rest is read-only."""
-    writable = set()
-    root_read_only = False
-    for line in _read(f"/proc/{pid}/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        point, options = before.split(" ", 6)[4:6]
-        if options.startswith("ro,"):
-            root_read_only |= point == "/"
-        elif after.startswith("tmpfs "):
-            writable.add(point)
-        elif not after.startswith("proc "):
-            raise PostureMismatch(f"{point} of the jar is a writable {after.split()[0]}")
-    if not root_read_only:
-        raise PostureMismatch("the root of the jar is writable")
-    return sorted(writable)

@@ -150,14 +150,16 @@ def _setting(name: str) -> str | None:
 
 
 def _in_child(attempt: Callable[[], None]) -> str | None:
-    """Try it where it cannot change us; the error's text, or None."""
+    """Try it where it cannot change us; what went wrong, or None. Only a child that says so has succeeded."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             attempt()
-        except OSError as error:
-            os.write(write, str(error.strerror).encode())
+            os.write(write, b"ok")
+        except BaseException as error:
+            text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            os.write(write, text.encode())
         finally:
             os._exit(0)
     os.close(write)
@@ -166,4 +168,4 @@ def _in_child(attempt: Callable[[], None]) -> str | None:
     finally:
         os.close(read)
         os.waitpid(child, 0)
-    return text or None
+    return None if text == "ok" else text or "the attempt was killed"

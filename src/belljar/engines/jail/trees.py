@@ -45,7 +45,17 @@ def host_tree() -> Tree:
 def rootfs_tree(rootfs: str) -> Tree:
     """Any root directory with a python3 in it."""
     for inside in ("/usr/bin/python3", "/usr/local/bin/python3"):
-        if Path(rootfs, inside.lstrip("/")).exists():
+        if _resolved(Path(rootfs), inside).is_file():
             env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
             return Tree(rootfs=os.path.realpath(rootfs), python_prefix=None, python=inside, env=env)
     raise EngineUnavailable(f"sandbox.jail.rootfs: there is no python3 in {rootfs}")
+
+
+def _resolved(root: Path, inside: str, links: int = 8) -> Path:
+    """Where a path of the tree leads within the tree: an absolute link starts at its root, not at ours."""
+    path = root / inside.lstrip("/")
+    if links and path.is_symlink():
+        return _resolved(
+            root, os.path.normpath(os.path.join(os.path.dirname(inside), os.readlink(path))), links - 1
+        )
+    return path
