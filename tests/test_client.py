@@ -116,11 +116,15 @@ class Server:
             writer.close()
 
 
+def url_of(listening: asyncio.Server) -> str:
+    return f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     server = Server()
     async with await asyncio.start_server(server.talk, "127.0.0.1", 0) as listening:
-        server.url = "http://127.0.0.1:{}".format(listening.sockets[0].getsockname()[1])
+        server.url = url_of(listening)
         yield server
 
 
@@ -268,11 +272,10 @@ async def test_what_will_not_change_is_not_tried_again(
     assert len(server.asked) == 1
 
 
-async def test_a_cancel_that_may_have_arrived_is_not_sent_again(server: Server, client: AsyncClient) -> None:
-    server.answers = [DROPPED]
-    with pytest.raises(Unreachable):
-        await client.cancel("ex-1")
-    assert len(server.asked) == 1
+async def test_a_cancel_that_may_have_arrived_is_said_again(server: Server, client: AsyncClient) -> None:
+    server.answers = [DROPPED, answer(202, {"exec_id": "ex-1"})]
+    assert await client.cancel("ex-1") == {"exec_id": "ex-1"}
+    assert [(asked.method, asked.path) for asked in server.asked] == [("POST", "/sandbox/execs/ex-1/cancel")] * 2
 
 
 async def test_the_service_says_how_long_to_wait(server: Server, client: AsyncClient) -> None:
@@ -310,11 +313,18 @@ async def test_nobody_there_is_one_sentence_with_what_to_do() -> None:
 
 
 async def test_a_service_that_does_not_answer_is_given_up() -> None:
-    async with await asyncio.start_server(lambda *_: asyncio.sleep(0), "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        async with AsyncClient(f"http://127.0.0.1:{port}", "t", timeout_s=0.1, retry=Retry(1)) as client:
-            with pytest.raises(Unreachable, match=r"did not answer within 0\.1 s"):
-                await client.health()
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        finally:
+            writer.close()
+
+    async with (
+        await asyncio.start_server(silent, "127.0.0.1", 0) as listening,
+        AsyncClient(url_of(listening), "t", timeout_s=0.1, retry=Retry(1)) as client,
+    ):
+        with pytest.raises(Unreachable, match="did not answer in time"):
+            await client.health()
 
 
 async def test_a_run_may_take_longer_than_an_answer() -> None:
@@ -324,10 +334,11 @@ async def test_a_run_may_take_longer_than_an_answer() -> None:
         writer.write(answer(200, ANSWER))
         writer.close()
 
-    async with await asyncio.start_server(slow, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        async with AsyncClient(f"http://127.0.0.1:{port}", "t", timeout_s=0.2, retry=Retry(1)) as client:
-            assert (await client.run("1")).ok
+    async with (
+        await asyncio.start_server(slow, "127.0.0.1", 0) as listening,
+        AsyncClient(url_of(listening), "t", timeout_s=0.2, retry=Retry(1)) as client,
+    ):
+        assert (await client.run("1")).ok
 
 
 # Errors
@@ -441,11 +452,13 @@ async def test_a_stream_without_progress_is_given_up(server: Server, client: Asy
     with pytest.raises(Unreachable, match="before the run was over"):
         async for _ in client.stream("1"):
             pass
-    assert len(server.asked) == 1 + QUICK.attempts
+    assert len(server.asked) == QUICK.attempts
 
 
 async def test_an_error_in_a_stream_is_raised(server: Server, client: AsyncClient) -> None:
-    server.answers = [events(QUEUED, (2, "error", {"code": "STORE_UNAVAILABLE", "message": "disk full"}))]
+    server.answers = [
+        events(QUEUED, (2, "error", {"error": {"code": "STORE_UNAVAILABLE", "message": "disk full"}}))
+    ]
     with pytest.raises(StoreUnavailable, match="disk full"):
         async for _ in client.stream("1"):
             pass
@@ -580,10 +593,12 @@ def test_a_token_that_no_header_can_hold_is_refused(token: str) -> None:
         AsyncClient("http://127.0.0.1:1", token)
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "http://", "http://[x", "http://a:b"])
+@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "http://", "http://a:b"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(BadConfig):
         AsyncClient(url, "t")
+    with pytest.raises(BadConfig):
+        AsyncClient(url)
 
 
 async def test_no_proxy_of_the_environment_sees_the_token(

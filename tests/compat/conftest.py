@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from belljar.engines.jail.engine import JailEngine, Tree
+from belljar.engines.jail.engine import JailEngine
+from belljar.engines.jail.trees import Tree
 from belljar.execution import runs
 from belljar.models import Grant, Limits, RunRequest, Start
 

@@ -589,7 +589,8 @@ async def test_a_file_past_the_cap_is_left_out_and_others_are_not(make_jar: Make
 async def test_files_of_exactly_the_cap_come_back(make_jar: MakeJar) -> None:
     jar = await make_jar(artifact_mb=1)
     await run(
-        jar, "head -c 1048575 /dev/zero > a\nprintf x > /workspace/artifacts/b\nprintf y > /workspace/artifacts/c"
+        jar,
+        "head -c 1048575 /dev/zero > a\nprintf x > /workspace/artifacts/b\nprintf y > /workspace/artifacts/c",
     )
     collected = await jar.collect(["a"])
     assert len(contents(collected)["a"]) == (1 << 20) - 1
@@ -1154,7 +1155,17 @@ async def test_a_program_that_cannot_be_run_is_a_result(jar: Jar, argv: tuple[st
 
 @real
 async def test_hostile_names_come_back_escaped(jar: Jar) -> None:
-    names = [b"\xff\xfe.txt", b"new\nline", b"\x1b[2J", "‮evil".encode(), b"-rf", b" ", "é".encode(), b"a\\b", b"x" * 255]
+    names = [
+        b"\xff\xfe.txt",
+        b"new\nline",
+        b"\x1b[2J",
+        "‮evil".encode(),
+        b"-rf",
+        b" ",
+        "é".encode(),
+        b"a\\b",
+        b"x" * 255,
+    ]
     code = f"for name in {names}:\n    open(name, 'wb').write(name)"
     await run(jar, Command(argv=("python3", "-c", code)))
     collected = await jar.collect(None)
@@ -1243,8 +1254,21 @@ async def test_the_smallest_limits_are_refused_or_held(
 # As an ordinary user
 
 NOBODY = 65534
-INTERPRETERS = (getattr(sys, "_base_executable", sys.executable), "/usr/bin/python3", "/usr/local/bin/python3")
-NEEDED = ("pytest", "pytest-asyncio", "pytest-timeout", "pluggy", "iniconfig", "packaging", "pygments")
+INTERPRETERS = (
+    getattr(sys, "_base_executable", sys.executable),
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+)
+NEEDED = (
+    "pytest",
+    "pytest-asyncio",
+    "pytest-timeout",
+    "iniconfig",
+    "packaging",
+    "pluggy",
+    "pygments",
+    "typing-extensions",
+)
 
 
 def as_nobody(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -1266,7 +1290,9 @@ def python_for_everyone() -> str:
     """An interpreter that an ordinary user can run; the one that runs us may live in root's home."""
     for interpreter in INTERPRETERS:
         with contextlib.suppress(OSError):
-            if not as_nobody([interpreter, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], cwd="/").returncode:
+            if not as_nobody(
+                [interpreter, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], cwd="/"
+            ).returncode:
                 return interpreter
     pytest.skip("no Python 3.11 or newer that an ordinary user can run; install Debian's python3")
 

@@ -38,7 +38,7 @@ from belljar.models import (
     RunResult,
     Verdict,
 )
-from tests.hostile.attacks import SMALL, TACTICS, Attack, Control
+from tests.hostile.attacks import SMALL, TACTICS, Attack, Control, answers
 from tests.hostile.canaries import Canaries, Standing, cgroup_claims, demoted
 
 T = TypeVar("T")
@@ -166,6 +166,9 @@ class Glass:
         effective = (
             os.fsencode(attack.goal) in brought_out or self.canaries.token.encode() in brought_out or touched
         )
+        if not effective and attack.control is Control.UNFILTERED and _is_lacking(brought_out):
+            self.notes.append(("hostile", "probe"))
+            return
         assert effective, f"not an attack: with its guard removed it says {brought_out[:2000]!r}"
         self.notes.append(("hostile", "effective"))
 
@@ -297,6 +300,11 @@ def _kill_marked(mark: str) -> None:
         with suppress(OSError):
             if entry.name.isdigit() and f"MARK={mark}".encode() in (entry / "environ").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _is_lacking(said: bytes) -> bool:
+    """This kernel was built without what the program tries to use."""
+    return {"EAFNOSUPPORT", "ENOSYS", "EPROTONOSUPPORT"}.issuperset(answers(said).values())
 
 
 def _everything(result: RunResult) -> bytes:

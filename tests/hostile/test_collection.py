@@ -123,6 +123,24 @@ def test_inputs_cannot_be_changed(glass: Glass) -> None:
     assert set(said.values()) == {"EROFS"}
 
 
+def test_fifos_are_not_opened(glass: Glass) -> None:
+    """To open one waits for somebody at its other end."""
+    result = glass.contains(
+        Attack(
+            control=Control.PROBE,
+            output_files=("pipe", "folder/pipe"),
+            code="""
+                import os
+                os.mkdir("folder")
+                os.mkfifo("pipe")
+                os.mkfifo("folder/pipe")
+                """,
+        )
+    )
+    assert skipped(result) == dict.fromkeys(("pipe", "folder/pipe"), SkipReason.NOT_REGULAR)
+    assert result.usage.wall_s < 2
+
+
 def test_sockets_are_not_opened(glass: Glass) -> None:
     result = glass.contains(
         Attack(

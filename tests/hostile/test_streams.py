@@ -30,7 +30,7 @@ def test_hundreds_of_megabytes_are_counted_and_dropped(glass: Glass, stream: str
             code=f"""
                 import os, sys
                 fd = sys.{stream}.fileno()
-                size = 300 << 20 if "OUTSIDE" not in os.environ else 10 << 20
+                size = 300 << 20 if "OUTSIDE" not in os.environ else 1 << 20
                 written = 0
                 while written < size:
                     written += os.write(fd, b"x" * (1 << 20))

@@ -128,7 +128,7 @@ def _output(record: ExecRecord, kept: Kept) -> dict[str, Any]:
 
 
 def when(moment: datetime | None) -> str | None:
-    return moment and moment.isoformat().replace("+00:00", "Z")
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
 def as_json(value: object) -> bytes:

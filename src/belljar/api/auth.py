@@ -43,9 +43,8 @@ class Hosts:
         given = [*_values(headers, b"host")]
         host = given[0].lower() if len(given) == 1 else ""
         if not self._is_ours(host):
-            raise Forbidden(
-                "this Host is not a name of the service; an operator adds one by sandbox.runner_url", field="Host"
-            )
+            message = "this Host is not a name of the service; sandbox.runner_url can add one"
+            raise Forbidden(message, field="Host")
         if any(_SCHEME.sub("", origin.lower()) != host for origin in _values(headers, b"origin")):
             raise Forbidden("a page of another site may not call the service", field="Origin")
 

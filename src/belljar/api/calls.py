@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
 
 from belljar.api import strictjson
 from belljar.api.errors import WrongRequest
-from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound, QueueFull
 from belljar.audit.records import ExecRecord
+from belljar.engines.base import Probe
+from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound, QueueFull
+from belljar.execution.workspace import check_project_id
 from belljar.service import Service
 from belljar.strictyaml import nearest, quoted
 from belljar.tokens import Role, Token
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 __all__ = ["Body", "Call", "Desk", "Intake", "Patience"]
 
@@ -47,6 +51,8 @@ class Patience:
     """Longest silence of an event stream."""
     probe_s: float = 5.0
     """How long what an engine's probe found is repeated."""
+    elsewhere_s: float = 30.0
+    """For a run that another process of the service has taken."""
 
 
 class Intake:
@@ -75,6 +81,16 @@ class Desk:
         self.max_input_bytes = int(terms["limits.input_mb"].ceiling) << 20
         self.max_body_bytes = self.max_input_bytes * 4 // 3 + BODY_SLACK_BYTES
         self.intake = Intake(BODIES_IN_MEMORY * self.max_body_bytes)
+        self._probing = asyncio.Lock()
+        self._probed: tuple[float, Probe] | None = None
+
+    async def probe(self) -> Probe:
+        """Of the engine; not anew for every caller, because it takes its time."""
+        async with self._probing:
+            now = asyncio.get_running_loop().time()
+            if self._probed is None or now > self._probed[0] + self.patience.probe_s:
+                self._probed = (now, await self.service.engine.probe())
+            return self._probed[1]
 
 
 class Body(BaseModel):
@@ -87,7 +103,7 @@ class Call(Request):
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope, receive, send)
         self.desk: Desk = scope["belljar.desk"]
-        self.service = self.desk.service
+        self.service: Service = self.desk.service
         self._held = 0
 
     @property
@@ -144,9 +160,14 @@ class Call(Request):
 
     # What may be asked for it
 
-    def check_project(self, project_id: str) -> None:
-        if not self.caller.sees(project_id):
+    def project(self, *given: str | None) -> str:
+        """The first that is given, else the token's only one, else `default`; if the token is for it."""
+        own = self.caller.projects
+        only = own[0] if own is not None and len(own) == 1 else "default"
+        project_id = next((name for name in given if name is not None), only)
+        if not self.caller.sees(check_project_id(project_id)):
             raise Forbidden("this token is not for that project", field="project_id")
+        return project_id
 
     async def record(self) -> ExecRecord:
         """The run that the path names. One that is not the caller's is as absent as one that is not there."""
@@ -188,11 +209,12 @@ class Call(Request):
 def _fault(model: type[Body], error: ValidationError) -> BadRequest:
     """The first of pydantic's complaints as one sentence."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = first["loc"]
+    place = tuple(step for step in first["loc"] if not str(step).startswith("<"))  # `<…>` is ours, not theirs
     field = ".".join(map(str, place))[:200] or "body"
     if first["type"] == "extra_forbidden":
         name = str(place[-1])
-        return BadRequest(f"unknown field {quoted(name)}{nearest(name, _fields(model, place[:-1]))}", field=field)
+        hint = nearest(name, _fields(model, place[:-1]))
+        return BadRequest(f"unknown field {quoted(name)}{hint}", field=field)
     message = first["msg"][:1].lower() + first["msg"][1:]
     return BadRequest(f"{field}: {message}", field=field)
 

@@ -1,6 +1,6 @@
 """What a caller is told when there is no answer: the shape of an error, and the one table of its status.
 
-    {"request_id": …, "status": "error", "error": {"code": …, "message": …, "field": …}}
+{"request_id": …, "status": "error", "error": {"code": …, "message": …, "field": …}}
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from starlette.responses import Response
 from belljar import errors
 from belljar.errors import BelljarError, QueueFull
 
-__all__ = ["INTERNAL", "STATUS", "WrongRequest", "error_answer", "error_body", "is_private", "status_of"]
+__all__ = [
+    "INTERNAL",
+    "STATUS",
+    "Recorded",
+    "WrongRequest",
+    "error_answer",
+    "error_body",
+    "is_private",
+    "status_of",
+]
 
 INTERNAL = "INTERNAL"
 """A fault of ours. The log has it under the request_id that the answer names."""
@@ -45,16 +54,26 @@ STATUS: Mapping[str, int] = MappingProxyType(
 _PRIVATE = frozenset(
     cls.code for cls in _CLASSES if issubclass(cls, (errors.EngineUnavailable, errors.StoreUnavailable))
 )
+_DETAILS = ("reason", "asked", "ceiling", "layer")
+"""What a path refused and a policy escalated say besides."""
 _LATER_S = 1
 
 
 class WrongRequest(errors.BadRequest):
     """Wrong already as HTTP, where HTTP has a status of its own for it."""
 
-    def __init__(self, status: int, message: str, *, field: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, status: int, message: str, *, field: str, **headers: str) -> None:
         super().__init__(message, field=field)
         self.status = status
-        self.headers = headers or {}
+        self.headers = headers
+
+
+class Recorded(BelljarError):
+    """What a record says went wrong, said again."""
+
+    def __init__(self, code: str | None, message: str | None) -> None:
+        super().__init__(message or "a fault of the service")
+        self.code = code or INTERNAL  # type: ignore[misc]  # each record has its own
 
 
 def status_of(error: BelljarError) -> int:
@@ -62,7 +81,7 @@ def status_of(error: BelljarError) -> int:
         return error.status
     if isinstance(error, errors.LimitExceeded) and error.field == "body":
         return 413
-    return STATUS[getattr(error, "code", INTERNAL)]
+    return STATUS.get(_code(error), 500)
 
 
 def is_private(code: str | None) -> bool:
@@ -70,20 +89,18 @@ def is_private(code: str | None) -> bool:
     return code in _PRIVATE
 
 
-def error_body(
-    code: str, message: str, *, field: str | None = None, request_id: str | None = None
-) -> dict[str, Any]:
-    said = {"code": code, "message": message}
-    if field is not None:
-        said["field"] = field
+def error_body(error: BelljarError, *, request_id: str | None, operator: bool) -> dict[str, Any]:
+    code, message = _code(error), error.message
+    if is_private(code) and not operator:
+        message = "the service cannot run this now; its operator can look up why"
+    said: dict[str, object] = {"code": code, "message": message}
+    if error.field is not None:
+        said["field"] = error.field
+    said |= {name: _plain(getattr(error, name)) for name in _DETAILS if hasattr(error, name)}
     return {"request_id": request_id, "status": "error", "error": said}
 
 
 def error_answer(error: BelljarError, *, request_id: str | None, operator: bool) -> Response:
-    code = getattr(error, "code", INTERNAL)
-    message = error.message
-    if is_private(code) and not operator:
-        message = "the service cannot run this now; its operator can look up why"
     status = status_of(error)
     headers = dict(error.headers) if isinstance(error, WrongRequest) else {}
     if status == 401:
@@ -92,5 +109,14 @@ def error_answer(error: BelljarError, *, request_id: str | None, operator: bool)
         headers["retry-after"] = str(error.retry_after_s)
     elif isinstance(error, errors.Unavailable):
         headers["retry-after"] = str(_LATER_S)
-    body = error_body(code, message, field=error.field, request_id=request_id)
+    body = error_body(error, request_id=request_id, operator=operator)
     return Response(json.dumps(body), status, headers, media_type="application/json")
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def _code(error: BelljarError) -> str:
+    code: str = getattr(error, "code", INTERNAL)
+    return code

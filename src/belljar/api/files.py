@@ -1,4 +1,4 @@
-"""Files that come with a request: their content in base64, or for `/run` the name of one in the project's inputs.
+"""Files that come with a request: content in base64, or for `/run` the name of one in the project's inputs.
 
 The size is known from the text before anything is decoded, and nothing but base64 is decoded.
 """
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import Discriminator, StringConstraints, Tag
 
 from belljar.api.calls import Body
 from belljar.errors import BadRequest, LimitExceeded
 from belljar.guest import tree
 from belljar.models import InputFile
 
-__all__ = ["FileBody", "Text", "decoded", "input_files"]
+__all__ = ["FileBody", "FileOrName", "Text", "decoded", "input_files"]
 
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 """Something that can be passed to a program."""
@@ -27,6 +27,15 @@ Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 class FileBody(Body):
     path: Text
     content_b64: str
+
+
+def _form(given: object) -> str:
+    return "<name>" if isinstance(given, str) else "<file>"
+
+
+FileOrName = Annotated[
+    Annotated[FileBody, Tag("<file>")] | Annotated[Text, Tag("<name>")], Discriminator(_form)
+]
 
 
 def input_files(
@@ -58,7 +67,9 @@ def decoded(text: str, at_most: int, *, field: str) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError:  # binascii.Error is one; not ASCII is another
-        raise BadRequest(f"{field}: not base64 (RFC 4648, with padding, without spaces)", field=field) from None
+        raise BadRequest(
+            f"{field}: not base64 (RFC 4648, with padding, without spaces)", field=field
+        ) from None
 
 
 def _read_input(inputs: Path | None, path: str, at_most: int, *, field: str) -> bytes:
@@ -71,6 +82,8 @@ def _read_input(inputs: Path | None, path: str, at_most: int, *, field: str) -> 
     try:
         return tree.read_file(folder, path, at_most)
     except tree.Refusal as refusal:
-        raise BadRequest(f"{field}: this file of the project's inputs is {refusal.reason}", field=field) from None
+        raise BadRequest(
+            f"{field}: this file of the project's inputs is {refusal.reason}", field=field
+        ) from None
     finally:
         os.close(folder)

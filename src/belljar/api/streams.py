@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from belljar.api.answers import as_json
 from belljar.errors import BadRequest
 from belljar.execution.events import RunEvent
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 __all__ = ["EventStream", "Message", "frame", "last_event_id"]
 

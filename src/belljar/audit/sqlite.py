@@ -56,6 +56,8 @@ _REASONS = {
 }
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 """After these a connection is as good as before."""
+_OF_ONE_WRITE = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, None)
+"""These say something of the row, not of the database. None: Python found it before SQLite did."""
 
 
 class _Write(NamedTuple):
@@ -148,15 +150,21 @@ class SqliteStore(LedgerStore):
             batch.append(write)
         return batch
 
-    def _commit(self, batch: Sequence[_Write]) -> list[Any]:
+    def _commit(self, batch: Sequence[_Write], *, once_more: bool = True) -> list[Any]:
         """One outcome for each: what it returns, or the exception it raises."""
         try:
             with self._written.used() as connection, _transaction(connection):
                 return [self._attempt(connection, write.operation) for write in batch]
         except StoreUnavailable as error:
-            if len(batch) > 1 and _code(error.__cause__) == sqlite3.SQLITE_FULL:
+            code = _code(error.__cause__)
+            if code == sqlite3.SQLITE_FULL and len(batch) > 1:
                 # A large one may have taken the room of the small ones.
                 return [outcome for write in batch for outcome in self._commit([write])]
+            if once_more and code not in (None, *_PASSING):
+                # Connections of one process share what they know of the log. If it could not be written when
+                # the reader came, it cannot until the reader has gone.
+                self._reader.submit(self._readable.close).result()
+                return self._commit(batch, once_more=False)
             return [_again(error) for _ in batch]
         except Exception as error:  # the thread has to go on, and nobody may wait for ever
             logging.getLogger(__name__).exception("a write to the audit database failed in a way of its own")
@@ -167,7 +175,7 @@ class SqliteStore(LedgerStore):
         try:
             outcome = _drive(connection, operation)
         except Exception as error:
-            if not connection.in_transaction:  # SQLite gave up the whole of it
+            if _code(error) not in _OF_ONE_WRITE:
                 raise
             connection.execute("ROLLBACK TO attempt")
             outcome = _unavailable(self._path, error) if isinstance(error, sqlite3.Error) else error

@@ -1,8 +1,9 @@
 """`AsyncClient`: every call of the service's HTTP door.
 
 What went wrong in the service is raised here as the class that was raised there. A call that may have
-been lost on the way is sent again only where that is safe: reading always is, and a run is because the
-client names it, so that a second request finds the first one's run instead of starting another.
+been lost on the way is sent again, because every call here may be: most only look, `cancel` says the same
+however often it is said, and a run is named by the client, so that a second request finds the first one's
+run instead of starting another.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ __all__ = ["AsyncClient"]
 _T = TypeVar("_T")
 
 _CONNECT_S = 5.0
+_SILENCE_S = 60.0
+"""An event stream has a heartbeat, several times in this."""
 _BUSY = (429, 503)
-_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 # A peer that is gone without a word is noticed by the kernel in about a minute, however long a run takes.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -68,18 +70,19 @@ class AsyncClient:
         timeout_s: float = 30.0,
         retry: Retry | None = None,
     ) -> None:
-        if base_url is None or token is None:
-            config = load_here()
-            base_url = address_of(config) if base_url is None else base_url
-            token = token_for(base_url, config) if token is None else token
+        if base_url is None:
+            base_url = address_of(load_here())
         scheme = _scheme(base_url)
+        if token is None:
+            token = token_for(base_url, load_here())
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             raise BadConfig("a token is visible ASCII characters without spaces", field="token")
         self.base_url = base_url.rstrip("/")
         self._retry = retry or Retry()
         connect_s = min(timeout_s, _CONNECT_S)
         self._prompt = httpx2.Timeout(timeout_s, connect=connect_s)
-        self._patient = httpx2.Timeout(timeout_s, connect=connect_s, read=None, pool=None)
+        self._patient = httpx2.Timeout(timeout_s, connect=connect_s, read=None)
+        self._listening = httpx2.Timeout(timeout_s, connect=connect_s, read=_SILENCE_S)
         self._http = httpx2.AsyncClient(
             base_url=self.base_url,
             headers={"authorization": f"Bearer {token}"} if token else {},
@@ -123,13 +126,16 @@ class AsyncClient:
             async for event in events:
                 yield self._understood(wire.result, event.data) if event.kind == "result" else event
 
-    async def exec(self, kind: str, command: str, **options: Unpack[ExecOptions]) -> Mapping[str, Any]:
+    async def exec(
+        self, kind: str, command: str | None = None, **options: Unpack[ExecOptions]
+    ) -> Mapping[str, Any]:
         """Submit to `/sandbox/execs`; returns when the run is over, unless `wait` is false."""
         body = wire.exec_body(kind, command, options)
         return await self._json("POST", "/sandbox/execs", body, self._patient)
 
     async def cancel(self, exec_id: str) -> Mapping[str, Any]:
-        return await self._json("POST", wire.exec_path(exec_id, "cancel"), again=False)
+        """End a run; its record. One that is over stays as it is."""
+        return await self._json("POST", wire.exec_path(exec_id, "cancel"))
 
     # Looking
 
@@ -203,22 +209,23 @@ class AsyncClient:
         """Has the service walk its chain of receipts."""
         return await self._json("GET", "/audit/verify", None, self._patient)
 
-    async def explain(self, asked: Mapping[str, object] | None = None) -> Mapping[str, Any]:
+    async def explain(
+        self,
+        *,
+        role: str | None = None,
+        tool: str | None = None,
+        policy_overrides: Mapping[str, object] | None = None,
+    ) -> Mapping[str, Any]:
         """What a request would be granted, field by field, with the layer that set it."""
-        return await self._json("POST", "/policy/explain", asked or {})
+        body = {"role": role, "tool": tool, "policy_overrides": dict(policy_overrides or {})}
+        return await self._json("POST", "/policy/explain", body)
 
     # On the wire
 
     async def _json(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        patience: httpx2.Timeout | None = None,
-        *,
-        again: bool = True,
+        self, method: str, path: str, body: object = None, patience: httpx2.Timeout | None = None
     ) -> Mapping[str, Any]:
-        response = await self._answer(method, path, body, patience=patience, again=again)
+        response = await self._answer(method, path, body, patience=patience)
         return self._understood(wire.json_object, response.content)
 
     async def _events(
@@ -228,13 +235,13 @@ class AsyncClient:
         failures = 0
         while True:
             headers = {"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})}
-            response = await self._answer(method, path, body, headers, patience=self._patient, stream=True)
+            response = await self._answer(method, path, body, headers, patience=self._listening, stream=True)
             failure = Unreachable(f"{self.base_url} ended the stream before the run was over")
             try:
                 async for sse in httpx2.EventSource(response, max_event_size=None):
                     event = self._understood(wire.event, sse)
                     if event.kind == "error":
-                        raise self._understood(wire.error, event.data)
+                        raise self._understood(wire.refusal, event.data)
                     if event.kind == last:
                         yield event
                         return
@@ -257,12 +264,8 @@ class AsyncClient:
         *,
         patience: httpx2.Timeout | None = None,
         stream: bool = False,
-        again: bool = True,
     ) -> httpx2.Response:
-        """A good answer, however many attempts it takes; with `stream`, its body is yet to be read.
-
-        `again`: a request that may have arrived is sent again too.
-        """
+        """A good answer, however many attempts it takes; with `stream`, its body is yet to be read."""
         content = None if body is None else wire.json_bytes(body)
         headers = {**(headers or {}), **({} if body is None else {"content-type": "application/json"})}
         failures = 0
@@ -279,8 +282,6 @@ class AsyncClient:
                 await response.aread()
             except httpx2.HTTPError as error:
                 failure = self._unreachable(error)
-                if not again and not isinstance(error, _NOT_SENT):
-                    raise failure from error
             else:
                 failure = self._refusal(response)
                 if response.status_code not in _BUSY or isinstance(failure, EngineUnavailable):
@@ -299,7 +300,7 @@ class AsyncClient:
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             message = f"no belljar service answers at {self.base_url}; start one with `belljar serve`"
         elif isinstance(error, httpx2.TimeoutException):
-            message = f"{self.base_url} did not answer within {self._prompt.read:g} s"
+            message = f"{self.base_url} did not answer in time; is it overloaded, or its machine gone?"
         else:
             message = f"the connection to {self.base_url} broke: {error or type(error).__name__}"
         failure = Unreachable(message)
@@ -308,7 +309,7 @@ class AsyncClient:
 
     def _refusal(self, response: httpx2.Response) -> BelljarError:
         try:
-            error = wire.error(wire.json_object(response.content)["error"])
+            error = wire.refusal(wire.json_object(response.content))
         except wire.NOT_UNDERSTOOD:
             message = f"{self.base_url} answered {response.status_code} without saying why; is it belljar?"
             return ForeignError(message)

@@ -153,9 +153,11 @@ class ExecOptions(TypedDict, total=False):
     """Path below `/workspace/inputs`, and content."""
     project_id: str
     skill_id: str
+    output_files: Sequence[str]
     policy_overrides: Mapping[str, object]
     task_ref: Mapping[str, str]
     request_id: str
+    persist_work: bool
     wait: bool
 
 
@@ -189,7 +191,7 @@ def run_body(code: str | None, language: str, options: RunOptions) -> dict[str, 
     return body
 
 
-def exec_body(kind: str, command: str, options: ExecOptions) -> dict[str, object]:
+def exec_body(kind: str, command: str | None, options: ExecOptions) -> dict[str, object]:
     body: dict[str, object] = {"request_id": secrets.token_hex(16)} | dict(options)
     program: dict[str, object] = {"kind": kind, "command": command}
     program |= {name: body.pop(name) for name in ("args", "cwd", "env") if name in body}
@@ -233,8 +235,9 @@ def event(sse: httpx2.ServerSentEvent) -> Event:
     return Event(int(sse.id or 0), sse.event, json_object(sse.data))
 
 
-def error(detail: Mapping[str, Any]) -> BelljarError:
-    """The class of its code, whatever its constructor asks for."""
+def refusal(answer: Mapping[str, Any]) -> BelljarError:
+    """An error of the class that its code names, whatever the constructor of that asks for."""
+    detail = answer["error"]
     code, message, where = detail["code"], detail["message"], detail.get("field")
     if code not in _CLASSES:
         return ForeignError(f"{code}: {message}", service_code=code, field=where)

@@ -86,7 +86,7 @@ class FakeEngine:
             await jar.destroy()
 
 
-class _Guest(asyncio.WriteTransport):
+class _Guest(asyncio.Transport):
     """Answers the host as `guest.agent` does. It is its own wire: writing to it is being heard."""
 
     def __init__(self, limits: Limits, programs: Mapping[str, Program]) -> None:
@@ -118,6 +118,11 @@ class _Guest(asyncio.WriteTransport):
             self._signal(0, signal.SIGKILL)
             self._alive = False
             self._loop.call_soon(self.link.connection_lost, None)
+
+    def pause_reading(self) -> None:
+        """What it sends is bounded by what it holds."""
+
+    def resume_reading(self) -> None: ...
 
     async def wait(self) -> None:
         await asyncio.gather(*(shell.wait() for shell in self._shells.values()))

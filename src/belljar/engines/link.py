@@ -224,7 +224,11 @@ class GuestJar:
             max_bytes=limits.artifact_mb << 20,
             max_depth=MAX_DEPTH,
         )
-        return await _Collector(self._link, stream, limits.artifact_files, limits.artifact_mb << 20).run()
+        # Both areas may be listed to twice the cap and some more; see the guest's `_Sender`.
+        skips = len(paths) if paths is not None else 2 * (2 * limits.artifact_files + 1001)
+        return await _Collector(
+            self._link, stream, limits.artifact_files, limits.artifact_mb << 20, skips
+        ).run()
 
     async def destroy(self) -> None:
         if self._destroyed is None:
@@ -397,12 +401,12 @@ class _Watch:
 class _Collector:
     """Takes files off the wire, and believes no count but its own."""
 
-    def __init__(self, link: Link, stream: int, files_left: int, bytes_left: int) -> None:
+    def __init__(self, link: Link, stream: int, files_left: int, bytes_left: int, skips_left: int) -> None:
         self._link = link
         self._stream = stream
         self._files_left = files_left
         self._bytes_left = bytes_left
-        self._skips_left = 2 * files_left + 1000
+        self._skips_left = skips_left
         self._artifacts: list[Artifact] = []
         self._skipped: list[Skipped] = []
 

@@ -61,8 +61,7 @@ def plan(
     _check_files("input_files", files, grant)
     _check_files("inputs", request.inputs, grant)
     _check_together((*files, *request.inputs), grant)
-    for path in request.output_files or ():
-        paths.validate(path, field="output_files")
+    _check_outputs(request.output_files or (), grant)
     cwd = WORK
     if request.working_dir:
         cwd = f"{WORK}/{paths.validate(request.working_dir, field='working_dir')}"
@@ -126,6 +125,16 @@ def _check_together(files: Sequence[InputFile], grant: Grant) -> None:
         raise LimitExceeded(
             f"{total} bytes of files; at most {limits.input_mb} MB are granted", field="input_files"
         )
+
+
+def _check_outputs(wanted: Sequence[str], grant: Grant) -> None:
+    if len(wanted) > grant.limits.artifact_files:
+        most = grant.limits.artifact_files
+        raise LimitExceeded(f"{len(wanted)} output files; at most {most} are granted", field="output_files")
+    total = sum(len(paths.validate(path, field="output_files").encode()) for path in wanted)
+    if total > MAX_ARGUMENTS_BYTES:
+        message = f"the names of the output files are {total} bytes; at most {MAX_ARGUMENTS_BYTES} fit"
+        raise LimitExceeded(message, field="output_files")
 
 
 def _check_arguments(argv: Sequence[str], env: Mapping[str, str]) -> None:

@@ -9,22 +9,44 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import ctypes
 import gc
 import io
 import os
 import signal
 import sys
 import threading
+import time
 import types
+import weakref
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
+
+_FILE_INPUT = 257  # Py_file_input
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fopen.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+_libc.fopen.restype = ctypes.c_void_p
+_python = ctypes.pythonapi
+_python.PyRun_FileExFlags.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.py_object,
+    ctypes.py_object,
+    ctypes.c_int,
+    ctypes.c_void_p,
+)
+_python.PyRun_FileExFlags.restype = ctypes.py_object
 
 
 def prepare() -> None:
     """What can be done before the script is known: forget us, open the standard streams."""
     for name in [name for name in sys.modules if name.split(".")[0] == "belljar"]:
         del sys.modules[name]
+    # The finder of our bundle is of the `__main__` that a script is about to replace.
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "__main__"]
     _open_standard_streams()
     if "numpy.random" in sys.modules:  # the standard library's generator reseeds itself after a fork
         sys.modules["numpy.random"].seed()
@@ -33,6 +55,24 @@ def prepare() -> None:
 
 def run_as_main(script: str, arguments: Sequence[str]) -> NoReturn:
     """Run the script and end this process with its exit status."""
+    time.tzset()  # TZ may be among the variables it was given
+    sys.argv = [script, *arguments]
+    sys.orig_argv = [sys.executable, *sys.argv]
+    sys.path.insert(0, os.path.dirname(script))
+    imported_before = frozenset(sys.modules)
+    sys.modules["__main__"] = _fresh_main(script)
+    error = _execute(script)
+    status = 0 if error is None else _report(error)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    del error
+    status = _finish(status, imported_before)
+    if interrupted:  # a shell must see that the program died of SIGINT
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status & 0xFF)
+
+
+def _fresh_main(script: str) -> types.ModuleType:
     main = types.ModuleType("__main__")
     vars(main).update(
         __file__=script,
@@ -41,18 +81,7 @@ def run_as_main(script: str, arguments: Sequence[str]) -> NoReturn:
         __loader__=SourceFileLoader("__main__", script),
         __annotations__={},
     )
-    sys.modules["__main__"] = main
-    sys.argv = [script, *arguments]
-    sys.orig_argv = [sys.executable, *sys.argv]
-    sys.path.insert(0, os.path.dirname(script))
-    imported_before = frozenset(sys.modules)
-    status = _execute(script, main)
-    interrupted = status is None
-    status = _finish(main, 130 if status is None else status, imported_before)
-    if interrupted:  # a shell must see that the program died of SIGINT
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    os._exit(status & 0xFF)
+    return main
 
 
 def _open_standard_streams() -> None:
@@ -78,83 +107,110 @@ def _open_standard_streams() -> None:
     text("stderr", 2, "w", io.BufferedWriter, "backslashreplace", True)
 
 
-def _execute(script: str, main: types.ModuleType) -> int | None:
-    """Run it; the exit status, or None when it was interrupted."""
+def _execute(script: str) -> BaseException | None:
+    """Run it; what it raised, with a traceback that starts in the program.
+
+    By the interpreter's own reader of source files, not compile(): what it says of a file that is no
+    Python, or in an unknown encoding, differs.
+    """
+    names = vars(sys.modules["__main__"])
+    file = _libc.fopen(os.fsencode(script), b"rb")
+    if not file:
+        return SystemExit(f"{sys.executable}: can't open file {script!r}: {os.strerror(ctypes.get_errno())}")
     try:
-        with open(script, "rb") as file:
-            source = file.read()
-        exec(compile(source, script, "exec", dont_inherit=True), vars(main))
+        _python.PyRun_FileExFlags(file, os.fsencode(script), _FILE_INPUT, names, names, 1, None)
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        return error
+    return None
+
+
+def _report(error: BaseException) -> int:
+    """What the interpreter does with an exception that nothing caught; the exit status it makes."""
+    if isinstance(error, SystemExit):
+        return _exit_status(error.code)
+    hook = getattr(sys, "excepthook", None)
+    if hook is None:
+        _print_to_stderr("sys.excepthook is missing\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return 1
+    try:
+        hook(type(error), error, error.__traceback__)
     except SystemExit as exit_request:
         return _exit_status(exit_request.code)
-    except BaseException as error:
-        # Without this frame: the program's traceback starts in the program.
-        trace = error.__traceback__.tb_next if error.__traceback__ else None
-        error.__traceback__ = trace
-        _report(error, trace)
-        return None if isinstance(error, KeyboardInterrupt) else 1
-    return 0
+    except BaseException as failure:
+        _print_to_stderr("Error in sys.excepthook:\n")
+        trace = failure.__traceback__ and failure.__traceback__.tb_next
+        sys.__excepthook__(type(failure), failure.with_traceback(trace), trace)
+        _print_to_stderr("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return 1
 
 
 def _exit_status(code: object) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
-        return code
-    _print_to_stderr(str(code))
-    return 1
-
-
-def _report(error: BaseException, trace: types.TracebackType | None) -> None:
+        return int(code) if -(2**63) <= code < 2**63 else -1
     try:
-        sys.excepthook(type(error), error, trace)
-    except SystemExit as exit_request:
-        os._exit(_exit_status(exit_request.code) & 0xFF)
-    except BaseException as failure:
-        _print_to_stderr("Error in sys.excepthook:")
-        sys.__excepthook__(type(failure), failure, failure.__traceback__)
-        _print_to_stderr("\nOriginal exception was:")
-        sys.__excepthook__(type(error), error, trace)
+        text = str(code)
+    except BaseException:
+        text = ""
+    _print_to_stderr(text + "\n")
+    return 1
 
 
 def _print_to_stderr(text: str) -> None:
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text)
     except (OSError, ValueError, AttributeError):
         pass  # closed or replaced by the program
 
 
-def _finish(main: types.ModuleType, status: int, imported_before: frozenset[str]) -> int:
+def _finish(status: int, imported_before: frozenset[str]) -> int:
     """What the interpreter does at its end: join threads, atexit, flush, drop what the program made."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    status = _flush(status)
+    flushed = _flush()
     if threading.active_count() == 1:  # a daemon thread would see its globals vanish
-        made = [module for name, module in list(sys.modules.items()) if name not in imported_before]
-        for module in [main, *made]:
-            _clear(module)
-        gc.collect()
-        status = _flush(status)
-    return status
+        _drop_modules(imported_before)
+        flushed = flushed and _flush()
+    return status if flushed else 120
 
 
-def _clear(module: types.ModuleType | None) -> None:
-    """Drop a module's names in the interpreter's order, so that `__del__` runs: private ones first."""
-    names = getattr(module, "__dict__", None)
-    if names is None:
-        return
+def _drop_modules(imported_before: frozenset[str]) -> None:
+    """In the interpreter's order, so that `__del__` runs and sees what it would see: first nobody knows the
+    modules any more, then what only they held is collected, and only what is left loses its names."""
+    names = ["__main__", *(name for name in sys.modules if name not in imported_before)]
+    left = []
+    for name in names:
+        module = sys.modules.pop(name, None)
+        if isinstance(module, types.ModuleType):
+            left.append(weakref.ref(module))
+        del module
+    gc.collect()
+    for reference in left:
+        module = reference()
+        if module is not None:
+            _clear(vars(module))
+
+
+def _clear(names: dict[str, Any]) -> None:
     for name in [name for name in names if name[:1] == "_" and name[:2] != "__"]:
         names[name] = None
     for name in [name for name in names if name != "__builtins__"]:
         names[name] = None
 
 
-def _flush(status: int) -> int:
+def _flush() -> bool:
+    """Both streams; false when that failed. Of stdout it is said, of stderr it cannot be."""
+    flushed = True
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not stream.closed:
                 stream.flush()
         except BaseException as error:
+            flushed = False
             if stream is sys.stdout:
-                _print_to_stderr(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}")
-                status = 120
-    return status
+                _print_to_stderr(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
+    return flushed

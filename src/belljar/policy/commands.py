@@ -19,14 +19,14 @@ known (`$cmd`, `eval "$x"`, `. file`) or not be parsed is refused as soon as any
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from belljar.errors import CommandNotAllowed
 from belljar.models import Finding, PatternRules, RiskTier
-from belljar.policy.shell import Command, Word
-from belljar.policy.wrappers import Reading, base_name, read_argv, read_commands
+from belljar.policy.shell.script import Command, Word
+from belljar.policy.shell.wrappers import Reading, base_name, read_argv, read_commands
 
 _SYSTEM_DIRECTORIES = frozenset(
     {"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
@@ -49,7 +49,9 @@ def check_argv(argv: Sequence[str], rules: Sequence[PatternRules]) -> None:
     in_force = [rule for rule in rules if rule.allow is not None or rule.deny]
     if in_force:
         if not argv:
-            raise CommandNotAllowed(f"no command is given, and layer '{in_force[0].layer}' lists the allowed ones")
+            raise CommandNotAllowed(
+                f"no command is given, and layer '{in_force[0].layer}' lists the allowed ones"
+            )
         _check(read_argv(argv), in_force)
 
 
@@ -58,8 +60,8 @@ def _check(reading: Reading, rules: Sequence[PatternRules]) -> None:
     own_functions = not any(command.name == "unset" for command in reading.commands)
     if reading.fault:
         raise CommandNotAllowed(
-            f"line {reading.fault.line}: {reading.fault.reason}; a script that cannot be read is refused, "
-            f"because layer '{rules[0].layer}' has a command list"
+            f"line {reading.fault.line}: {reading.fault.reason}, so the script cannot be checked against the "
+            f"command list of layer '{rules[0].layer}'"
         )
     for rule in rules:
         denied = [_Pattern.parse(text) for text in rule.deny]
@@ -70,19 +72,20 @@ def _check(reading: Reading, rules: Sequence[PatternRules]) -> None:
             for pattern in denied:
                 if pattern.may_deny(command):
                     raise CommandNotAllowed(
-                        f"line {command.line}: '{command}' is denied by layer '{rule.layer}', pattern '{pattern.text}'"
-                        f"{pattern.hint(command)}"
+                        f"line {command.line}: '{command}' is denied by layer '{rule.layer}', "
+                        f"pattern '{pattern.text}'{pattern.hint(command)}"
                     )
             if allowed is None or (command.calls_function and own_functions):
                 continue
             if not any(pattern.allows(command) for pattern in allowed):
                 raise CommandNotAllowed(
-                    f"line {command.line}: '{command}' is not among the commands that layer '{rule.layer}' allows"
+                    f"line {command.line}: '{command}' is not among the commands "
+                    f"that layer '{rule.layer}' allows"
                 )
     for obscure in reading.obscure:
         raise CommandNotAllowed(
-            f"line {obscure.line}: {obscure.reason}; write the command out, because layer '{rules[0].layer}' "
-            "has a command list"
+            f"line {obscure.line}: {obscure.reason}, so it cannot be checked against the command list of "
+            f"layer '{rules[0].layer}'; write out what is to be run"
         )
 
 
@@ -161,6 +164,8 @@ class _Pattern:
     def may_deny(self, command: Command) -> bool:
         if not fnmatchcase(base_name(command.name or ""), base_name(self.name)):
             return False
+        if not (self.options or self.operands):
+            return True
         arguments = _Arguments.of(command.words[1:])
         if not arguments.open_ended and not all(arguments.has_option(option) for option in self.options):
             return False
@@ -180,7 +185,10 @@ class _Pattern:
     def allows(self, command: Command) -> bool:
         name = command.name or ""
         directory, _, last = name.rpartition("/")
-        if not (fnmatchcase(name, self.name) or (directory in _SYSTEM_DIRECTORIES and fnmatchcase(last, self.name))):
+        if not (
+            fnmatchcase(name, self.name)
+            or (directory in _SYSTEM_DIRECTORIES and fnmatchcase(last, self.name))
+        ):
             return False
         arguments = _Arguments.of(command.words[1:])
         for option in self.options:
@@ -189,32 +197,56 @@ class _Pattern:
                 return False
         given = arguments.operands[: len(self.operands)]
         return len(given) == len(self.operands) and all(
-            word.static and fnmatchcase(word.shape, wanted) for word, wanted in zip(given, self.operands, strict=True)
+            word.static and fnmatchcase(word.shape, wanted)
+            for word, wanted in zip(given, self.operands, strict=True)
         )
 
 
 # Shapes of an attack
 
 _VITAL = frozenset(
-    f"/{name}".rstrip("/")
-    for name in "bin boot dev etc home lib lib64 opt proc root sbin srv sys usr var".split()
+    f"/{name}" for name in "bin boot dev etc home lib lib64 opt proc root sbin srv sys usr var".split()
 )
-_HARMLESS_DEVICES = ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/", "/dev/shm/", "/dev/zero", "/dev/full")
+_HARMLESS_DEVICES = (
+    "/dev/null",
+    "/dev/stdout",
+    "/dev/stderr",
+    "/dev/tty",
+    "/dev/fd/",
+    "/dev/shm/",
+    "/dev/zero",
+    "/dev/full",
+)
 _RECURSIVE_TOOLS = {"rm": "deletes", "chmod": "opens", "chown": "takes over", "chgrp": "takes over"}
-_DISK_TOOLS = frozenset({"tee", "cp", "mv", "shred", "wipefs", "blkdiscard", "mkswap", "sgdisk", "fdisk", "parted"})
+_DISK_TOOLS = frozenset(
+    {"tee", "cp", "mv", "shred", "wipefs", "blkdiscard", "mkswap", "sgdisk", "fdisk", "parted"}
+)
 
 
 def dangerous_shapes(script: str) -> tuple[Finding, ...]:
-    """What a script does that no honest one does: wipe the system, a disk, or drown it in processes."""
+    """What no honest script does: wipe the system or a disk, or drown it in processes."""
     return shapes_of(read_commands(script))
 
 
 def shapes_of(reading: Reading) -> tuple[Finding, ...]:
-    findings: dict[Finding, None] = {}
+    """The same for commands that were already read."""
+    harms = [(reason, command.line) for command in reading.commands for reason in _harms(command)]
+    harms += [
+        (f"a fork bomb: {name} starts itself over and over", line) for name, line in _fork_bombs(reading)
+    ]
+    return tuple(Finding(RiskTier.CRITICAL, reason, line) for reason, line in dict.fromkeys(harms))
+
+
+def _fork_bombs(reading: Reading) -> Iterator[tuple[str, int]]:
+    """Whatever calls itself at least twice, and not one call after the other."""
+    calls: dict[str, list[Command]] = {}
     for command in reading.commands:
-        for reason in _harms(command):
-            findings[Finding(RiskTier.CRITICAL, reason, command.line)] = None
-    return tuple(findings)
+        name = command.words[0].shape if command.words else ""
+        if name in command.inside or name == "$0":
+            calls.setdefault(name, []).append(command)
+    for name, itself in calls.items():
+        if len(itself) > 1 and any(command.concurrent for command in itself):
+            yield name, itself[0].line
 
 
 def _harms(command: Command) -> list[str]:
@@ -231,19 +263,20 @@ def _harms(command: Command) -> list[str]:
                 if _is_vital(word)
             ]
     if name == "find" and any(word.text == "-delete" for word in command.words):
-        reasons += [f"find deletes everything under {word.shape}" for word in arguments.operands if _is_vital(word)]
+        reasons += [
+            f"find deletes everything under {word.shape}" for word in arguments.operands if _is_vital(word)
+        ]
     if name == "mkfs" or name.startswith("mkfs.") or name == "mke2fs":
         reasons.append(f"{name} formats a disk")
     if name == "dd":
-        reasons += [f"dd writes onto {device}" for device in _devices(w.shape.removeprefix("of=") for w in command.words if w.shape.startswith("of="))]
+        outputs = (word.shape[3:] for word in command.words if word.shape.startswith("of="))
+        reasons += [f"dd writes onto {device}" for device in _devices(outputs)]
     if name in _DISK_TOOLS:
-        reasons += [f"{name} writes onto {device}" for device in _devices(word.shape for word in arguments.operands)]
-    reasons += [
-        f"output overwrites {device}"
-        for device in _devices(r.target.shape for r in command.redirects if ">" in r.operator)
-    ]
-    if command.concurrent and command.words and (command.words[0].shape == "$0" or name in command.inside):
-        reasons.append("a fork bomb: it starts itself over and over, beside itself")
+        reasons += [
+            f"{name} writes onto {device}" for device in _devices(word.shape for word in arguments.operands)
+        ]
+    targets = (redirect.target.shape for redirect in command.redirects if ">" in redirect.operator)
+    reasons += [f"output overwrites {device}" for device in _devices(targets)]
     return reasons
 
 
@@ -258,9 +291,10 @@ def _is_vital(word: Word) -> bool:
     return path == "/" or path in _VITAL
 
 
-def _devices(targets: Sequence[str]) -> list[str]:
+def _devices(targets: Iterable[str]) -> list[str]:
     return [
         target
         for target in targets
-        if target.startswith("/dev/") and not target.startswith((*_HARMLESS_DEVICES, "/dev/tcp/", "/dev/udp/"))
+        if target.startswith("/dev/")
+        and not target.startswith((*_HARMLESS_DEVICES, "/dev/tcp/", "/dev/udp/"))
     ]

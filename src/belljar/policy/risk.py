@@ -8,6 +8,7 @@ program that wants to hide what it does can.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from belljar.models import Finding, Language, RiskTier
@@ -26,6 +27,13 @@ Danger = tuple[RiskTier, str]
 def dangers(*rows: tuple[RiskTier, str, str]) -> dict[str, Danger]:
     """A table from names to what they mean; a row is a tier, a reason and the names."""
     return {name: (tier, reason) for tier, reason, names in rows for name in names.split()}
+
+
+def prefixes(name: str) -> Iterator[str]:
+    """`a`, `a.b` and `a.b.c` for `a.b.c`."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from belljar.models import Finding, RiskTier
-from belljar.policy.risk import dangers
+from belljar.policy.risk import Danger, dangers, prefixes
 
 if TYPE_CHECKING:
     from tree_sitter import Tree
@@ -44,40 +44,39 @@ _MODULES = dangers(
     (_CRITICAL, "runs code given as text", "vm vm2 repl isolated-vm"),
     (_HIGH, "runs code beside this program", "worker_threads cluster inspector"),
     (_HIGH, "loads modules by name", "module"),
-    (
-        _HIGH,
-        "opens the network",
-        "net tls http https http2 dgram dns axios got node-fetch undici ws superagent request puppeteer "
-        "puppeteer-core playwright socket.io socket.io-client express fastify ssh2 nodemailer mysql mysql2 pg redis "
-        "ioredis mongodb mongoose ftp",
-    ),
+    (_HIGH, "opens the network", """
+        net tls http https http2 dgram dns axios got node-fetch undici ws superagent request puppeteer
+        puppeteer-core playwright socket.io socket.io-client express fastify ssh2 nodemailer mysql mysql2 pg
+        redis ioredis mongodb mongoose ftp
+    """),
     (_HIGH, "changes or deletes files", "fs-extra rimraf del"),
-)
+)  # fmt: skip
 
 _NAMES = dangers(
-    (_CRITICAL, "runs code given as text", "eval Function this.eval this.Function Deno.run Deno.Command"),
-    (_CRITICAL, "starts programs", "Bun.spawn Bun.spawnSync Bun.$"),
+    (_CRITICAL, "runs code given as text", "eval Function this.eval this.Function"),
+    (_CRITICAL, "starts programs", "Deno.run Deno.Command Bun.spawn Bun.spawnSync Bun.$"),
     (_CRITICAL, "reaches native code", "process.binding process._linkedBinding process.dlopen Deno.dlopen"),
     (_HIGH, "signals processes", "process.kill process.abort Deno.kill"),
     (_HIGH, "loads modules by name", "process.mainModule module.require module.constructor"),
     (_HIGH, "runs code beside this program", "Worker SharedWorker"),
-    (
-        _HIGH,
-        "opens the network",
-        "fetch XMLHttpRequest WebSocket EventSource RTCPeerConnection navigator.sendBeacon importScripts "
-        "Deno.connect Deno.listen Deno.serve Bun.serve Bun.connect Bun.listen",
-    ),
-    (
-        _HIGH,
-        "writes or deletes files",
-        _both("fs", "writeFile appendFile write writev truncate ftruncate rename rm rmdir unlink copyFile cp chmod "
-              "fchmod lchmod chown fchown lchown link symlink utimes")
-        + " fs.createWriteStream Deno.writeFile Deno.writeTextFile Deno.remove Deno.rename Bun.write",
-    ),
-    (_MEDIUM, "reads files", _both("fs", "readFile read readv") + " fs.createReadStream Deno.readFile Deno.readTextFile Bun.file"),
+    (_HIGH, "opens the network", """
+        fetch XMLHttpRequest WebSocket EventSource RTCPeerConnection navigator.sendBeacon importScripts
+        Deno.connect Deno.listen Deno.serve Bun.serve Bun.connect Bun.listen
+    """),
+    (_HIGH, "writes or deletes files", _both("fs", """
+        writeFile appendFile write writev truncate ftruncate rename rm rmdir unlink copyFile cp
+        chmod fchmod lchmod chown fchown lchown link symlink utimes
+    """)),
+    (_HIGH, "writes or deletes files", """
+        fs.createWriteStream Deno.writeFile Deno.writeTextFile Deno.remove Deno.rename Bun.write
+    """),
+    (_MEDIUM, "reads files", _both("fs", "readFile read readv")),
+    (_MEDIUM, "reads files", "fs.createReadStream Deno.readFile Deno.readTextFile Bun.file"),
     (_MEDIUM, "runs compiled code", "WebAssembly"),
-    (_LOW, "lists files", _both("fs", "readdir opendir stat lstat access exists realpath") + " Deno.readDir"),
-    (_LOW, "makes directories", _both("fs", "mkdir mkdtemp") + " Deno.mkdir"),
+    (_LOW, "lists files", _both("fs", "readdir opendir stat lstat access exists realpath")),
+    (_LOW, "lists files", "Deno.readDir"),
+    (_LOW, "makes directories", _both("fs", "mkdir mkdtemp")),
+    (_LOW, "makes directories", "Deno.mkdir"),
     (_LOW, "reads the environment", "process.env Deno.env"),
 )  # fmt: skip
 
@@ -90,16 +89,10 @@ _TIMERS = frozenset({"setTimeout", "setInterval", "setImmediate"})
 _PLUMBING = frozenset({"module.createRequire", "Reflect.get", "String.fromCharCode", "this"})
 
 
-def _prefixes(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
-
-
 _KNOWN = frozenset(
     prefix
     for name in (*_NAMES, *_MODULES, *_FOLLOWED, *_LOADERS, *_OPENERS, *_TIMERS, *_PLUMBING)
-    for prefix in (*_prefixes(name), name)
+    for prefix in (*prefixes(name), name)
 )
 
 # An identifier in one of these places is being named, not used.
@@ -108,8 +101,9 @@ _BINDING_PLACES = frozenset(
         ("variable_declarator", "name"), ("function_declaration", "name"), ("function_expression", "name"),
         ("generator_function_declaration", "name"), ("class_declaration", "name"), ("class", "name"),
         ("formal_parameters", None), ("arrow_function", "parameter"), ("catch_clause", "parameter"),
-        ("pair_pattern", "value"), ("array_pattern", None), ("rest_pattern", None), ("assignment_pattern", "left"),
-        ("object_assignment_pattern", "left"), ("import_clause", None), ("namespace_import", None),
+        ("pair_pattern", "value"), ("array_pattern", None), ("rest_pattern", None),
+        ("assignment_pattern", "left"), ("object_assignment_pattern", "left"), ("import_clause", None),
+        ("namespace_import", None),
         ("import_specifier", "name"), ("import_specifier", "alias"), ("import_require_clause", None),
         ("for_in_statement", "left"), ("required_parameter", "pattern"), ("optional_parameter", "pattern"),
         ("enum_declaration", "name"), ("labeled_statement", "label"),
@@ -145,7 +139,9 @@ class _Node:
 def find_in_javascript(code: str, *, typescript: bool = False) -> list[Finding]:
     findings = []
     if "\0" in code:
-        findings.append(Finding(_HIGH, "a NUL has no place in a program", code.count("\n", 0, code.index("\0")) + 1))
+        findings.append(
+            Finding(_HIGH, "a NUL has no place in a program", code.count("\n", 0, code.index("\0")) + 1)
+        )
     source = code.replace("\0", " ").encode("utf-8", "replace")
     tree = _parsed(source, typescript)
     if tree is None:
@@ -181,13 +177,9 @@ def _parsed(source: bytes, typescript: bool) -> Tree | None:
 
     best: Tree | None = None
     for grammar in grammars:
-        tree = Parser(Language(grammar)).parse(piece)
-        if late:
-            break
-        if best is None or not tree.root_node.has_error:
-            best = tree
-        if not tree.root_node.has_error:
-            break
+        if best is None or best.root_node.has_error:
+            tree = Parser(Language(grammar)).parse(piece)
+            best = tree if not late and (best is None or not tree.root_node.has_error) else best
     return best
 
 
@@ -197,10 +189,13 @@ def _inner_first(tree: Tree) -> Iterator[_Node]:
     above: list[_Node] = []
     while True:
         found = cursor.node
-        assert found is not None
+        if found is None:
+            return
         parent = above[-1] if above else None
         kind = "MISSING" if found.is_missing else found.type
-        node = _Node(kind, cursor.field_name, found.start_byte, found.end_byte, found.start_point.row + 1, parent)
+        node = _Node(
+            kind, cursor.field_name, found.start_byte, found.end_byte, found.start_point.row + 1, parent
+        )
         if parent and (found.is_named or node.place == "operator") and kind != "comment":
             parent.children.append(node)
         if cursor.goto_first_child():
@@ -257,11 +252,7 @@ class _Program:
         return _decoded(self.source[node.start : node.end].decode("utf-8", "replace"))
 
     def is_binding(self, node: _Node) -> bool:
-        return node.parent is not None and (
-            (node.parent.kind, node.place) in _BINDING_PLACES
-            # A default or a spread inside of parameters fills no field either.
-            or (node.parent.kind in ("formal_parameters", "array_pattern"))
-        )
+        return node.parent is not None and (node.parent.kind, node.place) in _BINDING_PLACES
 
     # First: what stands for what
 
@@ -299,34 +290,35 @@ class _Program:
             return
         if target.kind == "identifier":
             self.bind(self.written(target), value.origins)
-        elif target.kind == "object_pattern" and value.origins:
+        elif target.kind == "object_pattern":
             for entry in target.children:
-                key, name = entry, entry
-                if entry.kind == "pair_pattern":
-                    key, name = entry.part("key") or entry, entry.part("value") or entry
-                elif entry.kind == "object_assignment_pattern":
-                    key = name = entry.part("left") or entry
-                elif entry.kind == "rest_pattern":
-                    self.bind(self.written(entry).lstrip(". "), value.origins)
-                    continue
-                self.bind(self.written(name), self.members(value.origins, key.text or self.written(key)))
+                key = entry.part("key") or entry.part("left") or entry
+                name = entry.part("value") or key
+                if entry.kind == "rest_pattern" and entry.only:
+                    entry.origins, name = value.origins, entry.only
+                else:
+                    entry.origins = self.members(value.origins, key.text or self.written(key))
+                self.bind(self.written(name), entry.origins)
 
     def import_statement(self, node: _Node) -> None:
-        clause = node.part("import_clause") or node.only
-        source = node.part("source") or (clause and clause.part("source"))
-        if source is None or source.text is None or clause is None:
+        clause, source = node.only, self.import_source(node)
+        if clause is None or source is None:
             return
-        module = _known([_canonical(source.text)])
+        module = _known([_canonical(source)])
         for part in clause.children:
             if part.kind == "identifier":
                 self.bind(self.written(part), module)
             elif part.kind == "namespace_import" and part.only:
                 self.bind(self.written(part.only), module)
-            elif part.kind == "named_imports":
-                for specifier in part.children:
-                    name, alias = specifier.part("name"), specifier.part("alias")
-                    if name:
-                        self.bind(self.written(alias or name), self.members(module, self.written(name)))
+            for specifier in part.children if part.kind == "named_imports" else []:
+                if name := specifier.part("name"):
+                    specifier.origins = self.members(module, self.written(name))
+                    self.bind(self.written(specifier.part("alias") or name), specifier.origins)
+
+    def import_source(self, node: _Node) -> str | None:
+        # `import fs = require('fs')` has it one level down.
+        source = node.part("source") or (node.only and node.only.part("source"))
+        return source.text if source else None
 
     def members(self, origins: _Origins, name: str) -> _Origins:
         if name in ("default", "promises"):
@@ -340,19 +332,19 @@ class _Program:
     def traced(self, node: _Node) -> _Origins:
         match node.kind:
             case "identifier" | "shorthand_property_identifier":
-                name = self.written(node)
-                found = self.names.get(name, _NOTHING)
-                # Declaring a name of one's own does not take these away everywhere.
-                return found if name in self.bound and name not in _NAMES else found | self.as_global(name)
+                written = self.written(node)
+                found = self.names.get(written, _NOTHING)
+                # Declaring a name of one's own does not take the global one away everywhere.
+                hidden = written in self.bound and written not in _NAMES
+                return found if hidden else found | self.as_global(written)
             case "this":
                 return frozenset({"this"})
             case "member_expression" | "subscript_expression":
-                key = node.part("property") or node.part("index")
-                name = self.key(key)
+                name = self.member_name(node)
                 return self.members(self.of(node.part("object")), name) if name is not None else _NOTHING
-            case "parenthesized_expression" | "await_expression" | "non_null_expression" | "as_expression":
+            case "parenthesized_expression" | "await_expression":
                 return self.of(node.only)
-            case "satisfies_expression":
+            case "non_null_expression" | "as_expression" | "satisfies_expression":
                 return self.of(node.only)
             case "type_assertion" | "sequence_expression":
                 return self.of(node.children[-1]) if node.children else _NOTHING
@@ -364,11 +356,12 @@ class _Program:
                 return self.returned(node)
         return _NOTHING
 
-    def key(self, node: _Node | None) -> str | None:
-        """The name of a member, if it is not computed at run time."""
-        if node is None:
+    def member_name(self, node: _Node) -> str | None:
+        """The name of the member that is taken, if it is not computed at run time."""
+        key = node.part("property") or node.part("index")
+        if key is None:
             return None
-        return self.written(node) if node.kind == "property_identifier" else node.text
+        return self.written(key) if key.kind == "property_identifier" else key.text
 
     def operator(self, node: _Node) -> str:
         operator = node.part("operator")
@@ -391,8 +384,7 @@ class _Program:
             return _known([_canonical(arguments[0].text)])
         if "Reflect.get" in function.origins and len(arguments) > 1 and arguments[1].text is not None:
             return self.members(arguments[0].origins, arguments[1].text)
-        # `eval.bind(…)`, `fs.writeFile.call(…)`
-        if function.kind == "member_expression" and self.key(function.part("property")) == "bind":
+        if self.member_name(function) == "bind":
             return self.of(function.part("object"))
         return _NOTHING
 
@@ -403,10 +395,9 @@ class _Program:
         """The constant text of an expression, if it is short and plainly one."""
         text: str | None = None
         match node.kind:
-            case "string":
-                text = self.written(node)[1:-1] if node.end - node.start < 4 * _MAX_TEXT else None
-            case "template_string" if all(child.kind != "template_substitution" for child in node.children):
-                text = self.written(node)[1:-1] if node.end - node.start < 4 * _MAX_TEXT else None
+            case "string" | "template_string" if node.end - node.start < 4 * _MAX_TEXT:
+                if all(child.kind != "template_substitution" for child in node.children):
+                    text = self.written(node)[1:-1]
             case "parenthesized_expression":
                 text = node.only.text if node.only else None
             case "binary_expression" if self.operator(node) == "+":
@@ -422,19 +413,16 @@ class _Program:
         if "String.fromCharCode" not in self.of(call.part("function")):
             return None
         codes = [self.written(argument) for argument in arguments]
-        return "".join(chr(int(code)) for code in codes) if all(re.fullmatch("[0-9]{1,5}", code) for code in codes) else None
+        if not all(re.fullmatch("[0-9]{1,5}", code) for code in codes):
+            return None
+        return "".join(chr(int(code)) for code in codes)
 
     # Then: what it does
 
-    def at(self, node: _Node) -> Iterator[tuple[RiskTier, str]]:
+    def at(self, node: _Node) -> Iterator[Danger]:
         match node.kind:
             case "import_statement" | "export_statement":
-                clause = node.only
-                source = node.part("source") or (clause and clause.part("source"))
-                if source is not None and source.text is not None:
-                    yield from self.loaded(source.text)
-                if node.kind == "import_statement" and source is not None:
-                    yield from self.imported_names(node, source)
+                yield from self.loaded(self.import_source(node) or "")
             case "identifier" | "shorthand_property_identifier":
                 if not self.is_binding(node):
                     yield from self.mentioned(node)
@@ -443,15 +431,16 @@ class _Program:
                 yield from self.member_taken(node)
             case "call_expression" | "new_expression":
                 yield from self.called(node)
-            case "object_pattern":
-                yield from self.taken_apart(node)
+            case _:
+                for origin in sorted(node.origins):
+                    yield from self.named(origin)
 
-    def named(self, origin: str) -> Iterator[tuple[RiskTier, str]]:
+    def named(self, origin: str) -> Iterator[Danger]:
         if origin in _NAMES:
             tier, reason = _NAMES[origin]
             yield tier, f"{origin.removeprefix('this.')} {reason}"
 
-    def loaded(self, module: str) -> Iterator[tuple[RiskTier, str]]:
+    def loaded(self, module: str) -> Iterator[Danger]:
         name = _canonical(module)
         if name in _MODULES:
             tier, reason = _MODULES[name]
@@ -459,24 +448,7 @@ class _Program:
         elif name.startswith(("http:", "https:", "data:", "npm:", "jsr:")):
             yield _HIGH, "loads code from outside"
 
-    def imported_names(self, node: _Node, source: _Node) -> Iterator[tuple[RiskTier, str]]:
-        module = _known([_canonical(source.text or "")])
-        clause = node.part("import_clause") or node.only
-        for part in clause.children if clause else []:
-            for specifier in part.children if part.kind == "named_imports" else []:
-                if name := specifier.part("name"):
-                    for origin in sorted(self.members(module, self.written(name))):
-                        yield from self.named(origin)
-
-    def taken_apart(self, pattern: _Node) -> Iterator[tuple[RiskTier, str]]:
-        parent = pattern.parent
-        value = parent and (parent.part("value") or parent.part("right"))
-        for entry in pattern.children if value and value.origins else []:
-            key = entry.part("key") or entry.part("left") or entry
-            for origin in sorted(self.members(self.of(value), key.text or self.written(key))):
-                yield from self.named(origin)
-
-    def mentioned(self, node: _Node) -> Iterator[tuple[RiskTier, str]]:
+    def mentioned(self, node: _Node) -> Iterator[Danger]:
         is_name = node.kind not in ("member_expression", "subscript_expression")
         for origin in sorted(node.origins):
             yield from self.named(origin)
@@ -503,43 +475,50 @@ class _Program:
                 return function is not None and "Reflect.get" in function.origins
         return parent.kind in (
             "unary_expression", "binary_expression", "expression_statement", "parenthesized_expression",
-            "ternary_expression", "as_expression", "non_null_expression", "satisfies_expression", "await_expression",
-            "export_specifier",
+            "ternary_expression", "as_expression", "non_null_expression", "satisfies_expression",
+            "await_expression", "export_specifier",
         )  # fmt: skip
 
-    def member_taken(self, node: _Node) -> Iterator[tuple[RiskTier, str]]:
-        origins = self.of(node.part("object"))
-        name = self.key(node.part("property") or node.part("index"))
+    def member_taken(self, node: _Node) -> Iterator[Danger]:
+        origins = self.of(node.part("object")) & _FOLLOWED
+        name = self.member_name(node)
         if name is None:
-            for origin in sorted(origins & (_FOLLOWED - {"require"})):
+            for origin in sorted(origins - {"require"}):
                 tier = _CRITICAL if origin in _GLOBAL_OBJECTS else _HIGH
                 yield tier, f"a member of {origin} is chosen at run time"
+        elif name == "then" and origins:
+            yield _HIGH, f"{min(origins)} is handed on out of sight"
         elif name == "constructor" and node.parent:
-            if node.place in ("function", "constructor"):
-                yield _CRITICAL, ".constructor(…) builds a function from text"
-            elif node.place == "object" and self.key(node.parent.part("property") or node.parent.part("index")) == "constructor":
-                yield _CRITICAL, ".constructor.constructor builds a function from text"
+            # Of a function, that is Function.
+            again = node.place == "object" and self.member_name(node.parent) == "constructor"
+            if again or node.place in ("function", "constructor"):
+                yield _CRITICAL, ".constructor builds a function from text"
             elif node.parent.kind in ("variable_declarator", "assignment_expression"):
                 yield _HIGH, ".constructor may build a function from text"
 
-    def called(self, call: _Node) -> Iterator[tuple[RiskTier, str]]:
+    def called(self, call: _Node) -> Iterator[Danger]:
         function = call.part("function") or call.part("constructor")
         arguments = self.arguments(call)
-        if function is None:
+        if function is None or not arguments:
             return
-        if self.loads(function) and arguments:
-            if arguments[0].text is None:
+        first = arguments[0]
+        if self.loads(function):
+            if first.text is None:
                 yield _CRITICAL, "loads a module whose name is only known at run time"
             else:
-                yield from self.loaded(arguments[0].text)
-        elif call.kind == "call_expression" and call.origins:
-            for origin in sorted(call.origins):
-                yield from self.named(origin)
+                yield from self.loaded(first.text)
+        for origin in sorted(call.origins):
+            yield from self.named(origin)
         if "Reflect.get" in function.origins and len(arguments) > 1 and arguments[1].text is None:
-            for origin in sorted(arguments[0].origins & _FOLLOWED):
+            for origin in sorted(first.origins & _FOLLOWED):
                 yield _HIGH, f"a member of {origin} is chosen at run time"
-        if function.origins & _TIMERS and arguments and arguments[0].kind in ("string", "template_string", "binary_expression"):
+        if function.origins & _TIMERS and first.kind in ("string", "template_string", "binary_expression"):
             yield _CRITICAL, "a timer runs code given as text"
         if function.origins & _OPENERS:
             mode = arguments[1].text if len(arguments) > 1 else "r"
-            yield (_MEDIUM, "opens a file for reading") if mode in ("r", "rs") else (_HIGH, "opens a file, perhaps for writing")
+            reads = mode in ("r", "rs")
+            yield (
+                (_MEDIUM, "opens a file for reading")
+                if reads
+                else (_HIGH, "opens a file, perhaps for writing")
+            )

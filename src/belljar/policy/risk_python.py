@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from belljar.models import Finding, RiskTier
-from belljar.policy.risk import dangers
+from belljar.policy.risk import dangers, prefixes
 
 _CRITICAL, _HIGH, _MEDIUM, _LOW = RiskTier.CRITICAL, RiskTier.HIGH, RiskTier.MEDIUM, RiskTier.LOW
 
@@ -41,80 +41,75 @@ def _members(module: str, names: str) -> str:
 
 # Importing one of these is a finding, because of what it is for.
 _MODULES = dangers(
-    (_CRITICAL, "starts programs", "subprocess pty _posixsubprocess pexpect sh plumbum invoke popen2 commands"),
+    (_CRITICAL, "starts programs", "subprocess pty _posixsubprocess pexpect sh plumbum invoke"),
     (_CRITICAL, "calls native code", "ctypes _ctypes cffi"),
     (_CRITICAL, "runs code given as text", "code codeop runpy"),
-    (
-        _HIGH,
-        "opens the network",
-        "socket _socket ssl _ssl socketserver requests urllib urllib2 urllib3 http httplib httplib2 httpx httpx2 "
-        "aiohttp ftplib smtplib poplib imaplib nntplib telnetlib xmlrpc websocket websockets paramiko asyncssh fabric "
-        "pycurl boto3 botocore grpc zmq pika redis pymongo psycopg psycopg2 asyncpg pymysql kafka scapy dns "
-        "selenium playwright webbrowser uvicorn",
-    ),
+    (_HIGH, "opens the network", """
+        socket _socket ssl _ssl socketserver requests urllib urllib2 urllib3 http httplib httplib2
+        httpx httpx2 aiohttp ftplib smtplib poplib imaplib nntplib telnetlib xmlrpc websocket websockets
+        paramiko asyncssh fabric pycurl boto3 botocore grpc zmq pika redis pymongo psycopg psycopg2 asyncpg
+        pymysql kafka scapy dns selenium playwright webbrowser uvicorn
+    """),
     (_HIGH, "installs packages", "pip ensurepip setuptools easy_install"),
+    # Loading is worse than the rest of it, see below.
     (_MEDIUM, "can load objects that run code", "pickle _pickle cPickle dill cloudpickle shelve marshal"),
     (_MEDIUM, "starts processes", "multiprocessing"),
-)
+)  # fmt: skip
 # Parts of such a module that are harmless by themselves.
 _HARMLESS = frozenset({"urllib.parse", "urllib.error", "http.HTTPStatus"})
 
 _NAMES = dangers(
     (_CRITICAL, "runs code given as text", "builtins.eval builtins.exec builtins.compile"),
     (_CRITICAL, "imports a module by name", "builtins.__import__"),
-    (
-        _CRITICAL,
-        "starts programs",
-        _members(
-            "os",
-            "system popen popen2 popen3 popen4 startfile posix_spawn posix_spawnp "
-            "execl execle execlp execlpe execv execve execvp execvpe "
-            "spawnl spawnle spawnlp spawnlpe spawnv spawnve spawnvp spawnvpe",
-        )
-        + " asyncio.create_subprocess_exec asyncio.create_subprocess_shell",
-    ),
+    (_CRITICAL, "starts programs", _members("os", """
+        system popen popen2 popen3 popen4 startfile posix_spawn posix_spawnp
+        execl execle execlp execlpe execv execve execvp execvpe
+        spawnl spawnle spawnlp spawnlpe spawnv spawnve spawnvp spawnvpe
+    """)),
+    (_CRITICAL, "starts programs", "asyncio.create_subprocess_exec asyncio.create_subprocess_shell"),
     (_CRITICAL, "builds code objects", "types.FunctionType types.CodeType"),
-    (_CRITICAL, "reaches into the interpreter", "sys._getframe sys.settrace sys.setprofile sys.addaudithook"),
-    (_HIGH, "reaches into the interpreter", "inspect.currentframe inspect.stack gc.get_objects gc.get_referrers"),
+    (_CRITICAL, "reaches into the interpreter", "sys._getframe sys.settrace sys.setprofile"),
+    (_HIGH, "reaches into the interpreter", "inspect.currentframe inspect.stack gc.get_objects"),
     (_HIGH, "runs code given as text", "timeit.timeit timeit.repeat timeit.Timer cProfile.run profile.run"),
     (_HIGH, "starts or signals processes", _members("os", "fork forkpty kill killpg")),
-    (
-        _HIGH,
-        "opens the network",
-        _members("asyncio", "open_connection start_server open_unix_connection start_unix_server"),
-    ),
-    (
-        _HIGH,
-        "changes or deletes files",
-        _members(
-            "os",
-            "open remove unlink rmdir removedirs rename renames replace truncate ftruncate chmod fchmod lchmod chown "
-            "fchown lchown link symlink mkfifo mknod sendfile setuid setgid chroot",
-        )
-        + " "
-        + _members("shutil", "rmtree move copy copy2 copyfile copytree chown unpack_archive make_archive"),
-    ),
-    (
-        _HIGH,
-        "loads objects that run code",
-        "pickle.load pickle.loads pickle.Unpickler _pickle.load _pickle.loads cPickle.load cPickle.loads dill.load "
-        "dill.loads cloudpickle.load cloudpickle.loads marshal.load marshal.loads shelve.open joblib.load torch.load "
-        "pandas.read_pickle yaml.load yaml.unsafe_load yaml.full_load",
-    ),
-    (_HIGH, "writes files", "numpy.save numpy.savez numpy.savez_compressed numpy.savetxt"),
-    (_MEDIUM, "reads data", "json.load json.loads yaml.safe_load numpy.load numpy.loadtxt numpy.genfromtxt fileinput.input linecache.getline linecache.getlines"),
+    (_HIGH, "opens the network", _members("asyncio", """
+        open_connection start_server open_unix_connection start_unix_server
+    """)),
+    (_HIGH, "changes or deletes files", _members("os", """
+        open remove unlink rmdir removedirs rename renames replace truncate ftruncate chmod fchmod lchmod
+        chown fchown lchown link symlink mkfifo mknod sendfile setuid setgid chroot
+    """)),
+    (_HIGH, "changes or deletes files", _members("shutil", """
+        rmtree move copy copy2 copyfile copytree chown unpack_archive make_archive
+    """)),
+    # Above the seed's tier for pickle: what is loaded decides which code runs.
+    (_HIGH, "loads objects that run code", """
+        pickle.load pickle.loads pickle.Unpickler _pickle.load _pickle.loads cPickle.load cPickle.loads
+        dill.load dill.loads cloudpickle.load cloudpickle.loads marshal.load marshal.loads shelve.open
+        joblib.load torch.load pandas.read_pickle yaml.load yaml.unsafe_load yaml.full_load
+    """),
+    (_HIGH, "writes files", _members("numpy", "save savez savez_compressed savetxt")),
+    (_MEDIUM, "reads data", "json.load json.loads yaml.safe_load fileinput.input linecache.getlines"),
+    (_MEDIUM, "reads data", _members("numpy", "load loadtxt genfromtxt")),
     (_MEDIUM, "opens a database", "sqlite3.connect"),
-    (_LOW, "lists files", _members("os", "listdir scandir walk fwalk stat lstat") + " glob.glob glob.iglob"),
+    (_LOW, "lists files", _members("os", "listdir scandir walk fwalk stat lstat")),
+    (_LOW, "lists files", "glob.glob glob.iglob"),
     (_LOW, "reads the environment", _members("os", "environ environb getenv")),
-    (_LOW, "makes directories", _members("os", "mkdir makedirs") + " tempfile.mkdtemp tempfile.TemporaryDirectory"),
+    (_LOW, "makes directories", "os.mkdir os.makedirs tempfile.mkdtemp tempfile.TemporaryDirectory"),
 )  # fmt: skip
 
-# Methods that tell by their name what they do, whatever the object.
+# Attributes that tell by their name what they do, whatever the object.
 _METHODS = dangers(
-    (_CRITICAL, "reaches into the interpreter", "__subclasses__ __globals__ __builtins__ __code__ __closure__ f_back f_globals f_builtins f_locals gi_frame cr_frame tb_frame"),
+    (_CRITICAL, "reaches into the interpreter", """
+        __subclasses__ __globals__ __builtins__ __code__ __closure__
+        f_back f_globals f_builtins f_locals gi_frame cr_frame tb_frame
+    """),
     (_CRITICAL, "starts programs", "subprocess_exec subprocess_shell"),
     (_CRITICAL, "runs code of a module", "exec_module load_module"),
-    (_HIGH, "writes files", "write_text write_bytes to_csv to_excel to_parquet to_feather to_hdf to_pickle to_sql savefig extractall"),
+    (_HIGH, "writes files", """
+        write_text write_bytes to_csv to_excel to_parquet to_feather to_hdf to_pickle to_sql savefig
+        extractall
+    """),
     (_HIGH, "changes or deletes files", "unlink rmdir symlink_to hardlink_to"),
     (_MEDIUM, "reads files", "read_text read_bytes read_csv read_excel read_parquet read_json"),
     (_LOW, "lists files", "iterdir rglob"),
@@ -126,28 +121,36 @@ _FOLLOWED = frozenset({"os", "sys", "builtins", "importlib", "asyncio", "types",
 _LENT = frozenset({"os", "sys", "builtins", "importlib", "subprocess"})
 
 _OPENERS = frozenset(
-    "builtins.open io.open _io.open codecs.open os.fdopen gzip.open bz2.open lzma.open tarfile.open zipfile.ZipFile "
-    "io.FileIO _io.FileIO aiofiles.open".split()
+    """
+    builtins.open io.open _io.open codecs.open os.fdopen gzip.open bz2.open lzma.open tarfile.open
+    zipfile.ZipFile io.FileIO _io.FileIO aiofiles.open
+    """.split()
 )
 _IMPORTERS = frozenset({"builtins.__import__", "importlib.import_module", "importlib.__import__"})
 _LOOKUPS = frozenset({"builtins.getattr", "operator.attrgetter", "operator.methodcaller"})
 _NAMESPACES = frozenset({"builtins.globals", "builtins.locals", "builtins.vars"})
-_INSPECTORS = frozenset(f"builtins.{name}" for name in "hasattr dir help print type repr str id isinstance".split())
+_INSPECTORS = frozenset(
+    f"builtins.{name}" for name in "hasattr dir help print type repr str id isinstance".split()
+)
 _PLUMBING = frozenset({"sys.modules", "builtins.chr", "os.path", "importlib.util", "importlib.machinery"})
 
 _SYNONYMS = {"posix": "os", "nt": "os", "_io": "io", "__builtin__": "builtins", "__builtins__": "builtins"}
 
 
-def _prefixes(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
-
-
 _KNOWN = frozenset(
     prefix
-    for name in (*_NAMES, *_MODULES, *_FOLLOWED, *_OPENERS, *_IMPORTERS, *_LOOKUPS, *_NAMESPACES, *_INSPECTORS, *_PLUMBING)
-    for prefix in _prefixes(name)
+    for name in (
+        *_NAMES,
+        *_MODULES,
+        *_FOLLOWED,
+        *_OPENERS,
+        *_IMPORTERS,
+        *_LOOKUPS,
+        *_NAMESPACES,
+        *_INSPECTORS,
+        *_PLUMBING,
+    )
+    for prefix in prefixes(name)
 )
 """The only dotted names that are followed, which keeps every set small."""
 
@@ -242,7 +245,9 @@ class _Program:
                     if alias.name == "*":
                         self.starred.add(_canonical(module or ""))
                     else:
-                        self.bind(alias.asname or alias.name, self.member(_canonical(module or ""), alias.name))
+                        self.bind(
+                            alias.asname or alias.name, self.member(_canonical(module or ""), alias.name)
+                        )
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self.assign(target, value)
@@ -304,7 +309,9 @@ class _Program:
         return _NOTHING
 
     def members(self, value: ast.expr, name: str) -> _Origins:
-        return frozenset().union(self.member("", name), *(self.member(origin, name) for origin in self.of(value)))
+        return frozenset().union(
+            self.member("", name), *(self.member(origin, name) for origin in self.of(value))
+        )
 
     def looked_up(self, value: ast.expr, key: ast.expr) -> _Origins:
         name = self.text(key)
@@ -326,7 +333,11 @@ class _Program:
             # __import__('a.b') gives a, import_module('a.b') gives b.
             module = _canonical(name)
             return _known([module, module.partition(".")[0]])
-        if "builtins.getattr" in functions and len(arguments) > 1 and (name := self.text(arguments[1])) is not None:
+        if (
+            "builtins.getattr" in functions
+            and len(arguments) > 1
+            and (name := self.text(arguments[1])) is not None
+        ):
             return self.members(arguments[0], name)
         if functions & _NAMESPACES:
             return self.of(arguments[0]) if arguments else frozenset({"globals"})
@@ -355,7 +366,9 @@ class _Program:
                 text = self.joined("", values)
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 text = self.text(value)
-            case ast.Call(func=ast.Attribute(value=separator, attr="join"), args=[ast.List() | ast.Tuple() as parts]):
+            case ast.Call(
+                func=ast.Attribute(value=separator, attr="join"), args=[ast.List() | ast.Tuple() as parts]
+            ):
                 if (glue := self.text(separator)) is not None:
                     text = self.joined(glue, parts.elts)
             case ast.Call(func=function, args=[ast.Constant(value=int() as code)]):
@@ -397,9 +410,9 @@ class _Program:
                 yield from self.called(node, line)
 
     def imported(self, name: str, line: int) -> Iterator[Finding]:
-        if any(prefix in _HARMLESS for prefix in _prefixes(name)):
+        if any(prefix in _HARMLESS for prefix in prefixes(name)):
             return
-        for prefix in _prefixes(name):
+        for prefix in prefixes(name):
             if prefix in _MODULES:
                 tier, reason = _MODULES[prefix]
                 yield Finding(tier, f"{prefix} {reason}", line)
@@ -418,8 +431,14 @@ class _Program:
                 tier, reason = _MODULES[origin]
                 yield Finding(tier, f"{origin} {reason}", line)
             elif origin in _OPENERS and not called:
-                yield Finding(_HIGH, f"{origin.removeprefix('builtins.')} is handed on and may write files", line)
-            if origin in _FOLLOWED and not isinstance(node, ast.Attribute) and not self.is_followed(node, parent):
+                yield Finding(
+                    _HIGH, f"{origin.removeprefix('builtins.')} is handed on and may write files", line
+                )
+            if (
+                origin in _FOLLOWED
+                and not isinstance(node, ast.Attribute)
+                and not self.is_followed(node, parent)
+            ):
                 yield Finding(_HIGH, f"the module {origin} is handed on out of sight", line)
 
     def is_followed(self, node: ast.expr, parent: ast.AST | None) -> bool:
@@ -432,7 +451,11 @@ class _Program:
             case ast.Subscript(value=value):
                 return value is node
             case ast.Call(func=func, args=args):
-                return func is node or bool(self.of(func) & (_LOOKUPS | _NAMESPACES | _INSPECTORS)) and node in args[:1]
+                return (
+                    func is node
+                    or bool(self.of(func) & (_LOOKUPS | _NAMESPACES | _INSPECTORS))
+                    and node in args[:1]
+                )
         return False
 
     def computed(self, value: ast.expr, line: int) -> Iterator[Finding]:
@@ -477,7 +500,11 @@ class _Program:
         text = self.text(mode)
         if (mode is None and not unpacked) or (text is not None and not set(text) & set("wax+")):
             return Finding(_MEDIUM, "opens a file for reading", line)
-        return Finding(_HIGH, "opens a file for writing" if text is not None else "opens a file, perhaps for writing", line)
+        return Finding(
+            _HIGH,
+            "opens a file for writing" if text is not None else "opens a file, perhaps for writing",
+            line,
+        )
 
 
 def _bound_name(node: ast.AST) -> str | None:

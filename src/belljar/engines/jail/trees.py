@@ -32,6 +32,9 @@ def host_tree() -> Tree:
     """The host's /usr and the Python that runs us."""
     prefix = os.path.realpath(sys.base_prefix)
     executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    plain = os.path.join(os.path.dirname(executable), "python3")
+    if os.path.realpath(plain) == executable:  # the name that people give it
+        executable = plain
     path = "/usr/local/bin:/usr/bin:/bin"
     if prefix == "/usr" or prefix.startswith("/usr/"):
         return Tree(rootfs=None, python_prefix=None, python=executable, env={"PATH": path})

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from belljar.models import RiskTier
-from belljar.policy.shell import (
-    DECLARATIONS,
+from belljar.policy.shell.grammar import DECLARATIONS, read_script
+from belljar.policy.shell.script import (
     RUNTIME_WORDS,
     SUBSTITUTED,
     Assignment,
@@ -23,7 +23,6 @@ from belljar.policy.shell import (
     Fault,
     Redirect,
     Word,
-    read_script,
 )
 
 # `sudo env nice …` and `bash -c "bash -c …"`; more than this hides something.
@@ -119,9 +118,9 @@ _WRAPPERS = {
 
 _OPAQUE = frozenset(
     {
-        "at", "batch", "capsh", "crontab", "entr", "expect", "gdb", "ltrace", "nsenter", "parallel", "run-parts",
-        "screen", "script", "setpriv", "sg", "newgrp", "start-stop-daemon", "systemd-run", "tmux", "unshare",
-        "xvfb-run",
+        "at", "batch", "capsh", "crontab", "entr", "expect", "gdb", "ltrace", "nsenter", "parallel",
+        "run-parts", "screen", "script", "setpriv", "sg", "newgrp", "start-stop-daemon", "systemd-run",
+        "tmux", "unshare", "xvfb-run",
     }
 )  # fmt: skip
 """Programs that start commands in too many ways to follow."""
@@ -134,16 +133,37 @@ _SHELL_OPTIONS = "abcefhiklmnprstuvxBCDEHPTo:O:"
 _SHELL_LONG_OPTIONS = "login noediting noprofile norc posix restricted verbose version help"
 _XARGS_OPTIONS = "0optrxa:d:E:I:L:n:P:s:"
 _XARGS_LONG_OPTIONS = (
-    "null open-tty no-run-if-empty exit interactive show-limits verbose arg-file= delimiter= max-args= max-procs= "
-    "max-chars= process-slot-var="
+    "null open-tty no-run-if-empty exit interactive show-limits verbose arg-file= delimiter= max-args= "
+    "max-procs= max-chars= process-slot-var="
 )
 _FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 # Builtins that evaluate the subscript of a name they are given: `unset 'a[$(rm)]'` runs rm.
-_SUBSCRIPT_READERS = DECLARATIONS | {"[", "let", "mapfile", "printf", "read", "readarray", "test", "unset", "wait"}
+_SUBSCRIPT_READERS = DECLARATIONS | {
+    "[",
+    "let",
+    "mapfile",
+    "printf",
+    "read",
+    "readarray",
+    "test",
+    "unset",
+    "wait",
+}
 
 _MEANINGS = frozenset(
-    {"BASHOPTS", "BASH_ENV", "ENV", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PROMPT_COMMAND", "PS4", "SHELLOPTS"}
+    {
+        "BASHOPTS",
+        "BASH_ENV",
+        "ENV",
+        "LD_AUDIT",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "PATH",
+        "PROMPT_COMMAND",
+        "PS4",
+        "SHELLOPTS",
+    }
 )
 """Variables that decide which program a name stands for, or run something by themselves."""
 
@@ -223,7 +243,9 @@ def _runs(command: Command, place: _Place) -> Iterator[_Found]:
     if name in SHELLS:
         yield from _shell(command, place)
     elif name == "eval":
-        yield from _joined_script(command, arguments[1:] if command.words[1:2] == (Word("--"),) else arguments, place)
+        yield from _joined_script(
+            command, arguments[1:] if command.words[1:2] == (Word("--"),) else arguments, place
+        )
     elif name in _FILE_READERS:
         yield Obscure(command.line, f"'{command}' runs the commands of a file")
     elif name == "trap":
@@ -269,7 +291,10 @@ def _changed_meanings(command: Command) -> Iterator[Obscure]:
     for name in names:
         if name in _MEANINGS:
             yield Obscure(command.line, f"setting {name} changes what is run")
-    if any(value.static and "[" in value.shape and ("$(" in value.shape or "`" in value.shape) for value in values):
+    if any(
+        value.static and "[" in value.shape and ("$(" in value.shape or "`" in value.shape)
+        for value in values
+    ):
         yield Obscure(command.line, "a subscript that holds a command may be run")
 
 
@@ -291,7 +316,9 @@ def _options(
     except getopt.GetoptError:
         return None
     used = len(words) - len(rest)
-    if any(word.many for word in words[:used]) or (rest and words[used].may_be_option and not words[used].static):
+    if any(word.many for word in words[:used]) or (
+        rest and words[used].may_be_option and not words[used].static
+    ):
         return None
     return options, tuple(words[used:])
 
@@ -361,7 +388,9 @@ def _shell(command: Command, place: _Place) -> Iterator[_Found]:
 
 def _text_script(command: Command, word: Word, line: int, place: _Place) -> Iterator[_Found]:
     if word.text is None:
-        yield Obscure(command.line, f"the text that '{command}' runs is only known at run time", RiskTier.CRITICAL)
+        yield Obscure(
+            command.line, f"the text that '{command}' runs is only known at run time", RiskTier.CRITICAL
+        )
     else:
         yield from _script(word.text, line, place, command.fetched)
 
@@ -397,7 +426,9 @@ def _xargs(command: Command, place: _Place) -> Iterator[_Found]:
 def _filled(words: Sequence[Word], mark: str, by: str = SUBSTITUTED) -> tuple[Word, ...]:
     """The words with the mark replaced by something that is only known at run time."""
     return tuple(
-        replace(word, shape=word.shape.replace(mark, by), static=False) if mark and mark in word.shape else word
+        replace(word, shape=word.shape.replace(mark, by), static=False)
+        if mark and mark in word.shape
+        else word
         for word in words
     )
 
@@ -409,7 +440,9 @@ def _find(command: Command, place: _Place) -> Iterator[_Found]:
     while at < len(words):
         if words[at].text not in _FIND_ACTIONS:
             # The end of an action that we did not see begin.
-            unknown = unknown or (words[at].text in (";", "+") and not all(word.static for word in words[:at]))
+            unknown = unknown or (
+                words[at].text in (";", "+") and not all(word.static for word in words[:at])
+            )
             at += 1
             continue
         start = at = at + 1

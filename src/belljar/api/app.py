@@ -1,0 +1,189 @@
+"""The application: the table of routes, and the door that every request passes on its way to them.
+
+The door answers for what is the same for all: the form of the path, where a call comes from, whose token it
+has, how an error is told, and which headers every answer has.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route, Router
+
+from belljar.api import artifacts, execs, openapi, operations, policies, runs
+from belljar.api.auth import Hosts, check_path, identify
+from belljar.api.calls import Call, Desk, Patience
+from belljar.api.errors import Recorded, WrongRequest, error_answer
+from belljar.config import Config
+from belljar.errors import BelljarError, Forbidden, NotFound, Unavailable
+from belljar.service import Service
+from belljar.tokens import Role, Token
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["ROUTES", "Entry", "create_app", "create_app_for"]
+
+logger = logging.getLogger(__name__)
+
+ALL = frozenset(Role)
+RUNNERS = frozenset(role for role in Role if role.may_run)
+OPERATOR = frozenset({Role.OPERATOR})
+
+SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_NEEDS_NO_TOKEN = "/health"
+
+
+class Entry(NamedTuple):
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[Response]]
+    roles: frozenset[Role] = ALL
+
+
+_EXEC = "/sandbox/execs/{exec_id}"
+
+ROUTES: tuple[Entry, ...] = (
+    Entry("GET", _NEEDS_NO_TOKEN, operations.alive),
+    Entry("POST", "/run", runs.run, RUNNERS),
+    Entry("POST", "/sandbox/execs", execs.create, RUNNERS),
+    Entry("GET", "/sandbox/execs", execs.page),
+    Entry("GET", _EXEC, execs.show),
+    Entry("GET", f"{_EXEC}/events", execs.events),
+    Entry("GET", f"{_EXEC}/artifacts", artifacts.listing),
+    Entry("GET", f"{_EXEC}/artifacts/{{path:path}}", artifacts.one),
+    Entry("GET", f"{_EXEC}/receipt", execs.receipt),
+    Entry("POST", f"{_EXEC}/cancel", execs.cancel, RUNNERS),
+    Entry("GET", "/sandbox/health", operations.sandbox),
+    Entry("GET", "/policy/explain", policies.explain),
+    Entry("POST", "/policy/explain", policies.explain_request),
+    Entry("GET", "/audit/verify", operations.audit, OPERATOR),
+    Entry("GET", "/metrics", operations.metrics),
+    Entry("GET", "/openapi.json", openapi.show),
+)
+
+
+def create_app(config: Config, patience: Patience | None = None) -> ASGIApp:
+    """The application of a service of its own, which is open as long as the server's lifespan is."""
+    return _Door(config, patience or Patience())
+
+
+def create_app_for(service: Service, patience: Patience | None = None) -> ASGIApp:
+    """The application of a service that somebody else opens and closes."""
+    return _Door(service.config, patience or Patience(), service)
+
+
+class _Door:
+    def __init__(self, config: Config, patience: Patience, service: Service | None = None) -> None:
+        self._config = config
+        self._hosts = Hosts(config)
+        self._patience = patience
+        self._desk = None if service is None else Desk(service, patience)
+        paths = dict.fromkeys(entry.path for entry in ROUTES)
+        endpoints = [Route(path, _Endpoint(one for one in ROUTES if one.path == path)) for path in paths]
+        lifespan = self._open if service is None else None
+        self._router = Router(endpoints, redirect_slashes=False, default=_no_route, lifespan=lifespan)
+
+    @asynccontextmanager
+    async def _open(self, _: object) -> AsyncIterator[None]:
+        async with Service.open(self._config) as service:
+            self._desk = Desk(service, self._patience)
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._router(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def dressed(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = [*message["headers"], *SECURITY_HEADERS]
+                if _has_unread_body(scope):
+                    headers.append((b"connection", b"close"))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            self._let_in(scope)
+            await self._router(scope, receive, dressed)
+            return
+        except ClientDisconnect:
+            return
+        except BelljarError as error:
+            if started:
+                raise
+            fault = error
+        except Exception:
+            if started:
+                raise
+            scope["belljar.request_id"] = secrets.token_hex(16)
+            logger.exception("%s: a fault of ours", scope["belljar.request_id"])
+            fault = Recorded(None, None)
+        caller: Token | None = scope.get("belljar.caller")
+        operator = caller is not None and caller.role is Role.OPERATOR
+        answer = error_answer(fault, request_id=scope.get("belljar.request_id"), operator=operator)
+        await answer(scope, receive, dressed)
+
+    def _let_in(self, scope: Scope) -> None:
+        check_path(scope.get("raw_path") or scope["path"].encode())
+        headers = scope["headers"]
+        self._hosts.check(headers)
+        if self._desk is None:
+            raise Unavailable("the service is not open yet")
+        scope["belljar.desk"] = self._desk
+        if scope["path"] != _NEEDS_NO_TOKEN:
+            scope["belljar.caller"] = identify(headers, self._desk.service.tokens)
+
+
+class _Endpoint:
+    """One path: which methods it has, and for whom."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._entries = {entry.method: entry for entry in entries}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        entry = self._entries.get(scope["method"])
+        if entry is None:
+            allowed = ", ".join(self._entries)
+            raise WrongRequest(405, f"this path takes {allowed} only", field="method", allow=allowed)
+        caller: Token | None = scope.get("belljar.caller")
+        if caller is not None and caller.role not in entry.roles:
+            raise Forbidden(f"a token of role {caller.role} may not do this", field="Authorization")
+        call = Call(scope, receive, send)
+        try:
+            answer = await entry.handler(call)
+            await answer(scope, receive, send)
+        finally:
+            call.let_go()
+
+
+async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NotFound("there is no such route; /openapi.json lists them", field="path")
+
+
+def _has_unread_body(scope: Scope) -> bool:
+    """What is still to come of it would be read for nothing: such a connection is not used again."""
+    if scope.get("belljar.body_read"):
+        return False
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )

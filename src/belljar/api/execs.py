@@ -1,0 +1,198 @@
+"""`/sandbox/execs`: submit a run, list runs, show one, listen to one, cancel one, and its receipt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from belljar.api.answers import exec_view, json_answer, page_row
+from belljar.api.calls import Body, Call
+from belljar.api.files import FileBody, Text, input_files
+from belljar.api.outcomes import finished, here_or_over, submit
+from belljar.api.runs import Id
+from belljar.api.streams import EventStream, Message, last_event_id
+from belljar.audit import receipts
+from belljar.audit.records import ExecRecord, Filter, Status
+from belljar.errors import BadRequest, NotFound, UnsupportedLanguage
+from belljar.execution.lifecycle import LiveRun
+from belljar.execution.submissions import Submission
+from belljar.models import Language, RunRequest
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+__all__ = ["ExecBody", "cancel", "create", "events", "page", "receipt", "show"]
+
+INPUTS = "/workspace/inputs"
+FILTERS = ("task_id", "project_id", "status", "skill_id", "since", "limit", "cursor")
+PAGE = 50
+MAX_PAGE = 200
+
+_LANGUAGE = {"shell": Language.BASH, "python": Language.PYTHON}
+_OWN_NAMES = {"shell": ("bash",), "python": ("python", "python3")}
+
+
+class Program(Body):
+    """A script, or with `command` left out (or the interpreter's own name) the interpreter's arguments."""
+
+    kind: Literal["shell", "python"]
+    command: Text | None = None
+    args: list[Text] = []
+    cwd: Text = ""
+    env: dict[Text, Text] = {}
+
+
+class TaskRef(Body):
+    """In which context a run was asked for."""
+
+    task_id: Id | None = None
+    conversation_id: Id | None = None
+    session_id: Id | None = None
+    agent_id: Id | None = None
+    org_id: Id | None = None
+
+
+class ExecBody(Body):
+    """Something to run. Paths of `inputs` are relative to `/workspace/inputs`, `cwd` to `/workspace/work`."""
+
+    request_id: Id | None = None
+    project_id: str | None = None
+    skill_id: Id | None = None
+    exec: Program
+    inputs: list[FileBody] = []
+    output_files: list[Text] | None = None
+    policy_overrides: dict[str, Any] = {}
+    task_ref: TaskRef = Field(default_factory=TaskRef)
+    persist_work: bool = False
+    wait: bool = True
+
+
+async def create(call: Call) -> Response:
+    body = await call.said(ExecBody)
+    ref = body.task_ref
+    submission = Submission(
+        request=RunRequest(
+            language=_LANGUAGE[body.exec.kind],
+            command=_command(call, body),
+            inputs=input_files(body.inputs, field="inputs", max_bytes=call.desk.max_input_bytes),
+            output_files=None if body.output_files is None else tuple(body.output_files),
+            working_dir=body.exec.cwd,
+            env=body.exec.env,
+        ),
+        # Where there are no projects, a conversation is one.
+        project_id=call.project(body.project_id, ref.conversation_id),
+        request_id=body.request_id,
+        overrides=body.policy_overrides,
+        persist_work=body.persist_work,
+        token_id=call.caller.id,
+        skill_id=body.skill_id,
+        task_id=ref.task_id,
+        conversation_id=ref.conversation_id,
+        session_id=ref.session_id,
+        agent_id=ref.agent_id,
+        org_id=ref.org_id,
+    )
+    taken = await submit(call, submission)
+    if not body.wait and isinstance(taken, LiveRun):
+        return _shown(call, taken.record, 202)
+    record, kept = await finished(call, taken)
+    return json_answer(exec_view(record, operator=call.is_operator, kept=kept))
+
+
+def _command(call: Call, body: ExecBody) -> tuple[str, ...]:
+    program = body.exec
+    interpreter = call.service.engine.interpreters().get(_LANGUAGE[program.kind])
+    if interpreter is None:
+        raise UnsupportedLanguage(f"the engine has no interpreter for {program.kind}", field="exec.kind")
+    if program.command is None or program.command in _OWN_NAMES[program.kind]:
+        return (*interpreter, *program.args)
+    if program.kind == "python":
+        name = program.command.removeprefix(f"{INPUTS}/")
+        if any(file.path == name for file in body.inputs):
+            return (*interpreter, f"{INPUTS}/{name}", *program.args)
+        return (*interpreter, "-c", program.command, *program.args)
+    return (*interpreter, "-lc", program.command, *interpreter, *program.args)  # the second one is `$0`
+
+
+async def page(call: Call) -> Response:
+    asked = call.asked(FILTERS)
+    own = call.caller.projects
+    wanted = Filter(
+        projects=None if own is None else frozenset(own),
+        project_id=asked.get("project_id"),
+        task_id=asked.get("task_id"),
+        status=_status(asked.get("status")),
+        skill_id=asked.get("skill_id"),
+        since=_since(asked.get("since")),
+    )
+    found = await call.service.store.page(
+        wanted, limit=_limit(asked.get("limit")), cursor=asked.get("cursor") or None
+    )
+    rows = [page_row(record, operator=call.is_operator) for record in found.records]
+    return json_answer({"execs": rows, "cursor": found.cursor})
+
+
+async def show(call: Call) -> Response:
+    return _shown(call, await call.record())
+
+
+async def events(call: Call) -> Response:
+    after = last_event_id(call.headers.get("last-event-id"))
+    taken = await here_or_over(call, await call.record())
+    return EventStream(_told(call, taken.record, after), call.desk.patience.heartbeat_s)
+
+
+async def _told(call: Call, record: ExecRecord, after: int) -> AsyncGenerator[Message, None]:
+    async for event in call.service.lifecycle.events(record, after):
+        yield event
+
+
+async def cancel(call: Call) -> Response:
+    """However often it is called: the run ends, or has ended."""
+    await call.no_body()
+    record = await call.record()
+    try:
+        await call.service.lifecycle.cancel(record.exec_id)
+    except NotFound:
+        return _shown(call, await call.record())
+    return _shown(call, record, 202)
+
+
+async def receipt(call: Call) -> Response:
+    record = await call.record()
+    found = await call.service.store.receipt_of(record.exec_id)
+    if found is None:
+        raise NotFound("there is no receipt of this run; it gets one when it is over", field="exec_id")
+    return json_answer(receipts.export(found))
+
+
+def _shown(call: Call, record: ExecRecord, status: int = 200) -> Response:
+    return json_answer(exec_view(record, operator=call.is_operator), status)
+
+
+def _status(given: str | None) -> Status | None:
+    try:
+        return None if given is None else Status(given)
+    except ValueError:
+        raise BadRequest(f"status must be one of {', '.join(Status)}", field="status") from None
+
+
+def _since(given: str | None) -> datetime | None:
+    if given is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadRequest("since must be a time such as 2026-01-31T12:00:00Z", field="since") from None
+
+
+def _limit(given: str | None) -> int:
+    if given is None:
+        return PAGE
+    if not (given.isascii() and given.isdecimal() and len(given) < 6 and 1 <= int(given) <= MAX_PAGE):
+        raise BadRequest(f"limit must be a number from 1 to {MAX_PAGE}", field="limit")
+    return int(given)

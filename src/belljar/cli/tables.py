@@ -1,0 +1,31 @@
+"""Rows for a person. Every cell is hostile text: nothing in it acts on the terminal or breaks its line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_WIDE = 200
+"""Columns where there is no screen: whoever reads it later wants no line broken for one."""
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*head, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
+    console.print(table)
+
+
+def one_line(cell: object) -> str:
+    from belljar.cli.terminal import harmless
+
+    return harmless("" if cell is None else str(cell)).replace("\n", "␊").replace("\t", "␉")

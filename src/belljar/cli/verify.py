@@ -1,0 +1,152 @@
+"""`belljar verify`: are the receipts of this data directory, or one that was exported, what was signed?
+
+Needs no running service: only the records, and the public half of the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from belljar.errors import BadRequest, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from belljar.audit.ledger import LedgerStore
+    from belljar.audit.receipts import Fault, LeftBehind
+    from belljar.audit.records import ExecRecord, Receipt
+    from belljar.config import Config
+    from belljar.execution.workspace import Workspace
+
+_EXEC_ID = re.compile(r"ex-[0-9a-f]+")
+_FAULTS = 1000
+"""The search ends after so many."""
+
+
+class Checked(NamedTuple):
+    receipts: int
+    faults: Sequence[Fault]
+
+
+def verify(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[ID|FILE]", help="A run, or a file with an exported receipt.")
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="The whole chain, as without ID or FILE; a FILE's receipt must be in it."),
+    ] = False,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The public key; else that of the data directory.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check receipts, records, artifacts and the audit trail. Exit status 1 if something is wrong."""
+    import asyncio
+
+    from belljar.audit.receipts import load_exported, load_public_key, verify_receipt
+    from belljar.config import load_here
+
+    config = load_here()
+    public_key = load_public_key(key or config.data_dir / "signing.key.pub")
+    if what is None or _EXEC_ID.fullmatch(what):
+        checked = asyncio.run(_walk(config, public_key, run=None if everything else what))
+    else:
+        receipt = load_exported(Path(what))
+        checked = Checked(1, verify_receipt(receipt, public_key))
+        if everything:
+            checked = asyncio.run(_walk(config, public_key, anchor=receipt))
+    if as_json:
+        _print_json(checked)
+    else:
+        _print(checked)
+    raise typer.Exit(1 if checked.faults else 0)
+
+
+async def _walk(
+    config: Config, public_key: Ed25519PublicKey, *, run: str | None = None, anchor: Receipt | None = None
+) -> Checked:
+    """The whole chain. For one run too, of which the faults are then picked: by itself a receipt does not
+    show that it was put into the chain later."""
+    from belljar.audit.receipts import verify_chain
+    from belljar.audit.trail import verify_trail
+
+    async with await _records(config) as store:
+        if run is not None and await store.receipt_of(run) is None:
+            raise NotFound(f"there is no receipt of a run {run}; one that is not over has none yet")
+        left_behind = _left_behind(config)
+        faults = await verify_chain(store, public_key, left_behind=left_behind, anchor=anchor, limit=_FAULTS)
+        trail = config.data_dir / "audit.jsonl"
+        if trail.exists():
+            faults += await verify_trail(trail, store, limit=_FAULTS)
+        if run is not None:
+            return Checked(1, [fault for fault in faults if fault.exec_id == run])
+        return Checked(len([None async for _ in store.receipts()]), faults)
+
+
+async def _records(config: Config) -> LedgerStore:
+    """Without the key that signs: nothing can be added."""
+    url = config.database_url
+    if url is not None and not url.startswith("sqlite:"):
+        from belljar.audit.postgres import PostgresStore
+
+        return await PostgresStore.open(url, None)
+    from belljar.audit.sqlite import SqliteStore
+
+    path = Path(url.removeprefix("sqlite://")) if url else config.data_dir / "belljar.db"
+    if not path.is_file():  # opening it would make one
+        raise BadRequest(f"there are no records at {path}; has a run taken place?", field="data_dir")
+    return await SqliteStore.open(path, None)
+
+
+def _left_behind(config: Config) -> LeftBehind | None:
+    from belljar.execution.workspace import Workspace
+
+    root = config.data_dir / "workspace"
+    if not root.is_dir():
+        return None
+    workspace = Workspace(root)
+    return lambda record: _digests(workspace, record)
+
+
+def _digests(workspace: Workspace, record: ExecRecord) -> Mapping[str, str] | None:
+    if not workspace.run_folder(record.project_id, record.exec_id).is_dir():
+        return None
+    found = {}
+    for path in (artifact["path"] for artifact in record.artifacts):
+        try:
+            opened = workspace.open_artifact(record.project_id, record.exec_id, path, 1 << 40)
+        except NotFound:
+            continue
+        with open(opened.fd, "rb") as file:
+            found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _print(checked: Checked) -> None:
+    from belljar.cli.tables import one_line
+
+    for fault in checked.faults:
+        where = " ".join(
+            part for part in (fault.number is not None and f"#{fault.number}", fault.exec_id) if part
+        )
+        typer.echo(one_line(f"{fault.kind}: {where}: {fault.what}"))
+    if len(checked.faults) >= _FAULTS:
+        typer.echo(f"there may be more than these {_FAULTS}")
+    receipts = f"{checked.receipts} receipt{'' if checked.receipts == 1 else 's'}"
+    typer.echo(f"{receipts}: {f'{len(checked.faults)} faults' if checked.faults else 'ok'}")
+
+
+def _print_json(checked: Checked) -> None:
+    import json
+    from dataclasses import asdict
+
+    faults = [asdict(fault) for fault in checked.faults]
+    typer.echo(json.dumps({"ok": not faults, "receipts": checked.receipts, "faults": faults}, indent=2))

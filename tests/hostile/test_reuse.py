@@ -1,0 +1,283 @@
+"""What one run leaves, the next must not find (security.md 3.10): two jars of one engine, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.hostile.attacks import Attack, Control, small
+
+from belljar.models import Language, Start, Verdict
+
+if TYPE_CHECKING:
+    from tests.hostile.glass import Glass
+
+PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/workspace/work", "/workspace/artifacts", "/workspace/inputs")
+
+
+def test_files_are_gone(glass: Glass) -> None:
+    leave = f"""
+import os
+for place in {PLACES!r}:
+    try:
+        open(f"{{place}}/left", "w").write("here")
+    except OSError:
+        pass
+"""
+    look = f"import os; print([place for place in {PLACES!r} if os.path.exists(f'{{place}}/left')])"
+    with glass.watching(Control.PROBE):
+        glass.wait(glass.run(leave))
+        assert glass.wait(glass.run(look)).stdout == b"[]\n"
+
+
+def test_processes_are_gone(glass: Glass) -> None:
+    leave = """
+import os, signal, socket, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        server = socket.create_server(("127.0.0.1", 7878))
+        unix = socket.socket(socket.AF_UNIX)
+        unix.bind("\\0left")
+        unix.listen()
+        while True:
+            time.sleep(1)
+"""
+    look = """
+import os, socket
+print([name for name in os.listdir("/proc") if name.isdigit()] == [str(os.getpid())])
+for family, address in ((socket.AF_INET, ("127.0.0.1", 7878)), (socket.AF_UNIX, "\\0left")):
+    print(socket.socket(family).connect_ex(address))
+"""
+    with glass.watching(Control.PROBE):
+        glass.wait(glass.run(leave))
+        assert glass.wait(glass.run(look)).stdout == b"True\n111\n111\n"  # ECONNREFUSED
+
+
+def test_objects_without_a_file_are_gone(glass: Glass) -> None:
+    """System V and POSIX memory, semaphores, queues and keys live on after a process, in their namespace."""
+    leave = """
+from tactics import *
+import multiprocessing.shared_memory as shared
+libc.shmget(99, 4096, 0o1666), libc.semget(99, 1, 0o1666), libc.msgget(99, 0o1666)
+shared.SharedMemory("left", create=True, size=4096)._name
+"""
+    look = """
+from tactics import *
+print([libc.shmget(99, 4096, 0), libc.semget(99, 1, 0), libc.msgget(99, 0)], os.listdir("/dev/shm"))
+for name in ("shm", "sem", "msg"):
+    print(len(open(f"/proc/sysvipc/{name}").readlines()))
+"""
+    with glass.watching(Control.PROBE):
+        glass.wait(glass.run(leave))
+        assert glass.wait(glass.run(look)).stdout == b"[-1, -1, -1] []\n1\n1\n1\n"
+
+
+def test_start_up_files_are_not_honoured(glass: Glass) -> None:
+    leave = """
+import os
+home = os.environ["HOME"]
+for name in (".bashrc", ".profile", ".bash_profile", ".npmrc", ".gitconfig", ".config/pip/pip.conf", ".pythonrc"):
+    os.makedirs(os.path.dirname(f"{home}/{name}"), exist_ok=True)
+    open(f"{home}/{name}", "w").write("echo hostile; exit 1")
+os.makedirs(f"{home}/.local/lib/python3.11/site-packages", exist_ok=True)
+open(f"{home}/.local/lib/python3.11/site-packages/usercustomize.py", "w").write("print('hostile')")
+open("sitecustomize.py", "w").write("print('hostile')")
+"""
+    with glass.watching(Control.PROBE):
+        glass.wait(glass.run(leave))
+        result = glass.wait(glass.run("bash -lc 'echo clean'; ls -A $HOME", language=Language.BASH))
+        assert result.stdout == b"clean\n"
+        for start in Start:
+            assert glass.wait(glass.run("print('clean')", start=start)).stdout == b"clean\n"
+
+
+def test_compiled_modules_cannot_be_planted(glass: Glass) -> None:
+    """A program's own folder is its own; the library's caches are read-only and no others are looked at."""
+    leave = """
+import colorsys, json, os, sys
+print(sys.pycache_prefix, sys.dont_write_bytecode)
+for module in (json, colorsys):
+    for cache in (module.__cached__, "/tmp" + module.__cached__):
+        try:
+            os.makedirs(os.path.dirname(cache), exist_ok=True)
+            with open(cache, "wb") as file:
+                file.write(b"hostile")
+        except OSError as error:
+            print(error.strerror)
+"""
+    look = "import colorsys, json; print(json.loads('[1]'))"
+    with glass.watching(Control.PROBE):
+        left = glass.wait(glass.run(leave)).stdout
+        assert b"None True" in left
+        assert left.count(b"Read-only file system") == 2
+        for start in Start:
+            assert glass.wait(glass.run(look, start=start)).stdout == b"[1]\n"
+
+
+def test_changes_to_the_interpreter_are_gone(glass: Glass) -> None:
+    """Each program runs in a copy of one warm interpreter, which it changes for itself only."""
+    leave = """
+import builtins, gc, json, os, random, socket, sys, threading
+builtins.print = None
+json.loads = lambda *_: "hostile"
+sys.path[:] = []
+sys.modules["os"] = None
+sys.setrecursionlimit(50)
+sys.setswitchinterval(100)
+os.environ["LEFT"] = "here"
+random.seed(1)
+socket.setdefaulttimeout(0.001)
+gc.disable()
+"""
+    look = """
+import gc, json, os, socket, sys
+print(json.loads("[1]"), os.environ.get("LEFT"), sys.getrecursionlimit(), socket.getdefaulttimeout(), gc.isenabled())
+"""
+    with glass.watching(Control.PROBE):
+        glass.wait(glass.run(leave))
+        assert glass.wait(glass.run(look)).stdout == b"[1] None 1000 None True\n"
+
+
+def test_random_numbers_are_not_shared(glass: Glass) -> None:
+    """Forks of one interpreter must not draw the same numbers."""
+    draw = "import os, random, secrets, tempfile, uuid; print(random.random(), secrets.token_hex(8), uuid.uuid4())"
+    with glass.watching(Control.PROBE):
+        drawn = [glass.wait(glass.run(draw)).stdout for _ in range(4)]
+    for numbers in zip(*(line.split() for line in drawn), strict=True):
+        assert len(set(numbers)) == 4
+
+
+STATE = """
+import json, os, resource, signal
+os.umask(mask := os.umask(0))
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+print(json.dumps({
+    "umask": mask,
+    "cwd": os.getcwd(),
+    "limits": [resource.getrlimit(number) for number in range(16)],
+    "oom": open("/proc/self/oom_score_adj").read(),
+    "cpus": sorted(os.sched_getaffinity(0)),
+    "policy": [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)],
+    "signals": [status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd")],
+    "timers": [signal.getitimer(number) for number in (0, 1, 2)],
+    "session": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+    "personality": open("/proc/self/personality").read(),
+    "slack": open("/proc/self/timerslack_ns").read(),
+    "filters": status["Seccomp_filters"].strip(),
+}))
+"""
+
+
+@pytest.mark.parametrize("start", Start)
+def test_process_state_is_fresh(glass: Glass, start: Start) -> None:
+    spoil = """
+import os, resource, signal
+os.umask(0o777)
+os.chdir("/tmp")
+for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_STACK, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU):
+    resource.setrlimit(number, (16, 16))
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+os.nice(19)
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+signal.setitimer(signal.ITIMER_REAL, 100)
+"""
+    with glass.watching(Control.PROBE):
+        before = json.loads(glass.wait(glass.run(STATE, start=start)).stdout)
+        assert glass.wait(glass.run(spoil)).exit_code == 0
+        after = json.loads(glass.wait(glass.run(STATE, start=start)).stdout)
+    if not glass.has_cgroup:  # then the CPUs are drawn by lot
+        before["cpus"], after["cpus"] = len(before["cpus"]), len(after["cpus"])
+    assert after == before
+    assert after["umask"] == 0o022
+    assert after["cwd"] == "/workspace/work"
+    assert after["signals"][0] == "0" * 16
+
+
+def test_counters_start_anew(glass: Glass) -> None:
+    greedy = Attack(
+        control=Control.PROBE,
+        code="""
+            import os, signal
+            for _ in range(20):
+                os.fork() or signal.pause()
+            held = bytearray(150 << 20)
+            for place in range(0, len(held), 4096):
+                held[place] = 1
+            """,
+        verdict=Verdict.OOM if glass.has_cgroup else Verdict.EXITED,
+        exit_code=None,
+    )
+    glass.contains(greedy)
+    modest = glass.wait(glass.run("print(1)")).usage
+    assert (modest.oom_kills, modest.pids_refused, modest.disk_full) == (0, 0, False)
+    assert modest.memory_peak_mb < 20
+    assert modest.pids_peak <= 2
+    assert modest.cpu_s < 1
+
+
+def test_locks_leases_and_watches_are_gone(glass: Glass) -> None:
+    leave = """
+import fcntl, os, signal, time
+file = open("/usr/bin/env")
+fcntl.flock(file, fcntl.LOCK_EX)
+if os.fork() == 0:
+    os.setsid()
+    signal.pause()
+"""
+    look = """
+import fcntl
+file = open("/usr/bin/env")
+fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("free", open("/proc/locks").read().count("\\n"))
+"""
+    with glass.watching(Control.PROBE):
+        glass.wait(glass.run(leave))
+        assert glass.wait(glass.run(look)).stdout == b"free 1\n"
+
+
+def test_many_at_once_do_not_meet(glass: Glass) -> None:
+    """Each leaves its name everywhere, waits, and finds nobody else's."""
+    visit = """
+import os, sys, time
+me = sys.argv[1]
+for place in ("/tmp", "/dev/shm", "/workspace/work", "/workspace/artifacts"):
+    open(f"{place}/visitor-{me}", "w").write(me)
+time.sleep(0.2)
+found = {name for place in ("/tmp", "/dev/shm", "/workspace/work", "/workspace/artifacts")
+         for name in os.listdir(place) if name.startswith("visitor")}
+print(found == {f"visitor-{me}"})
+"""
+
+    async def visits() -> list[bytes]:
+        together = [asyncio.create_task(glass.run(visit, args=(str(number),))) for number in range(8)]
+        return [(await run).stdout for run in together]
+
+    with glass.watching(Control.PROBE):
+        assert glass.wait(visits()) == [b"True\n"] * 8
+
+
+def test_crash_of_one_jar_leaves_its_neighbours_alone(glass: Glass) -> None:
+    """Several end at once, each in another bad way."""
+    endings = {
+        "import os; os.kill(os.getpid(), 11)": Verdict.SIGNALED,
+        "import os; os.kill(1, 15); os._exit(3)": Verdict.EXITED,
+        "held = bytearray(150 << 20)\nfor n in range(0, len(held), 4096): held[n] = 1": Verdict.OOM,
+        "while True: pass": Verdict.TIMEOUT,
+        "import os\nwhile True: os.write(1, bytes(1 << 20))": Verdict.TIMEOUT,
+        "print('fine')": Verdict.EXITED,
+    }
+    if not glass.has_cgroup:
+        endings["held = bytearray(150 << 20)\nfor n in range(0, len(held), 4096): held[n] = 1"] = Verdict.EXITED
+
+    async def together() -> list[Verdict]:
+        limits = small(timeout_s=1.5)
+        tasks = [asyncio.create_task(glass.run(code, limits=limits)) for code in endings]
+        return [(await task).verdict for task in tasks]
+
+    with glass.watching(Control.PROBE):
+        assert glass.wait(together()) == list(endings.values())
