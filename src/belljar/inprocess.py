@@ -23,9 +23,9 @@ from belljar.config import Config, load_here
 __all__ = ["AppTransport", "alocal", "arun", "local", "run"]
 
 Message = MutableMapping[str, Any]
-App = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
-]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -88,6 +88,8 @@ class _Exchange(httpx2.AsyncByteStream):
     async def serve(self, app: App, scope: Message) -> None:
         try:
             await app(scope, self._receive, self._send)
+            if not self.started.done():
+                raise RuntimeError("the app gave no answer")
         except Exception as error:
             if self.started.done():
                 raise

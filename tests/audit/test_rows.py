@@ -50,13 +50,13 @@ records = st.builds(ExecRecord, **{one.name: values_of(one.name, one.kind) for o
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(record=records)
 def test_a_record_comes_back_as_it_went_in(codec: Codec, record: ExecRecord) -> None:
     assert codec.decode(codec.encode(record)) == record
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(record=records)
 def test_a_row_holds_only_what_both_databases_can_hold(record: ExecRecord) -> None:
     for value in Codec(text_times=True).encode(record):

@@ -12,9 +12,10 @@ import json
 import sys
 import traceback
 import unittest
+from typing import Any
+
 from test.libregrtest.main import Regrtest  # type: ignore[import-not-found]
 from test.support import testresult  # type: ignore[import-not-found]
-from typing import Any
 
 OUTCOMES: dict[str, str] = {}
 DETAILS: dict[str, str] = {}

@@ -440,8 +440,8 @@ async def test_inputs_can_be_read_but_not_written(jar: Jar) -> None:
     result = await run(
         jar,
         "cat /workspace/inputs/data/a.txt\n"
-        "echo x > /workspace/inputs/data/a.txt || echo x > /workspace/inputs/new || rm /workspace/inputs/data/a.txt\n"
-        "echo $?\ncat /workspace/inputs/data/a.txt",
+        "echo x > /workspace/inputs/data/a.txt || echo x > /workspace/inputs/new\n"
+        "rm /workspace/inputs/data/a.txt\necho $?\ncat /workspace/inputs/data/a.txt",
     )
     assert result.stdout == b"A1\nA"
     assert result.stderr.count(b"Read-only file system") == 3
@@ -569,8 +569,8 @@ async def test_a_path_out_of_work_is_never_collected(jar: Jar) -> None:
 async def test_links_are_named_and_not_followed(jar: Jar) -> None:
     await run(
         jar,
-        "mkdir -p real\necho x > real/file\nln -s /etc/passwd file\nln -s real folder\nln -s nowhere dangling\n"
-        "ln -s / /workspace/artifacts/root",
+        "mkdir -p real\necho x > real/file\nln -s /etc/passwd file\nln -s real folder\n"
+        "ln -s nowhere dangling\nln -s / /workspace/artifacts/root",
     )
     collected = await jar.collect(None)
     assert contents(collected) == {"real/file": b"x\n"}
@@ -837,7 +837,7 @@ SAME = {
     "descriptors": "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1])",
     "signals": """
         import signal
-        print([(s.name, str(signal.getsignal(s))) for s in signal.valid_signals() if isinstance(s, signal.Signals)])
+        print([(int(s), str(signal.getsignal(s))) for s in signal.valid_signals()])
         print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
         """,
     "signals-of-children": """
@@ -854,20 +854,22 @@ SAME = {
         import sys
         for name in ('stdin', 'stdout', 'stderr'):
             s = getattr(sys, name)
-            print(s, s is getattr(sys, f'__{name}__'), s.errors, s.newlines, s.line_buffering, s.write_through,
-                  s.isatty(), s.fileno(), s.buffer, s.buffer.raw, s.closed, s.seekable(), s.readable(), s.writable())
+            print(s, s is getattr(sys, f'__{name}__'), s.errors, s.newlines, s.line_buffering)
+            print(s.write_through, s.isatty(), s.fileno(), s.buffer, s.buffer.raw, s.closed)
+            print(s.seekable(), s.readable(), s.writable())
         """,
     "defaults": """
         import sys, locale, gc, threading, time
         print(sys.getdefaultencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
-        print(locale.getpreferredencoding(), locale.setlocale(locale.LC_CTYPE), locale.setlocale(locale.LC_TIME))
+        print(locale.getpreferredencoding(), locale.setlocale(locale.LC_ALL))
         print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks)
         print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.get_int_max_str_digits(), sys.gettrace())
-        print(threading.active_count(), threading.current_thread(), threading.main_thread().ident == threading.get_ident())
+        print(threading.active_count(), threading.current_thread())
+        print(threading.main_thread().ident == threading.get_ident())
         print(sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook, sys.breakpointhook)
         print(time.tzname, sys.warnoptions, sys._xoptions, sys.pycache_prefix, sys.platlibdir)
         """,
-    "warnings": "import warnings; warnings.warn('careful'); warnings.warn('old', DeprecationWarning); assert (1, 'x')",
+    "warnings": "import warnings; warnings.warn('careful'); warnings.warn('old', DeprecationWarning)",
     "syntax-warning": "x = 1\nif x is 1: print('one')",
     "traceback": """
         def f(x):
@@ -955,7 +957,7 @@ SAME = {
     "excepthook-exits": "import sys\nprint('kept')\nsys.excepthook = lambda *x: sys.exit(6)\n1 / 0",
     "excepthook-fails": "import sys\ndef hook(*x): raise KeyError(1)\nsys.excepthook = hook\n1 / 0",
     "no-excepthook": "import sys\ndel sys.excepthook\n1 / 0",
-    "interrupted": "import os, signal, time\nprint('kept')\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)",
+    "interrupted": "import os, time\nprint('kept')\nos.kill(os.getpid(), 2)\ntime.sleep(5)",
     "keyboard-interrupt": "raise KeyboardInterrupt('by hand')",
     "interrupt-handled": "import os\ntry: os.kill(os.getpid(), 2)\nexcept KeyboardInterrupt: print('caught')",
     "killed": "import os\nprint('lost')\nos.kill(os.getpid(), 9)",
@@ -971,7 +973,10 @@ SAME = {
         """,
     "fork-child-fails": "import os\npid = os.fork()\nif not pid: 1 / 0\nos.waitpid(pid, 0)\nprint('parent')",
     "fork-shares-the-buffer": "import os\nprint('twice')\npid = os.fork()\nif pid: os.waitpid(pid, 0)",
-    "subprocess": "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'print(6*7)'], capture_output=True))",
+    "subprocess": """
+        import subprocess, sys
+        print(subprocess.run([sys.executable, '-c', 'print(6 * 7)'], capture_output=True))
+        """,
     "pool-fork": """
         from multiprocessing import get_context
         def double(x): return 2 * x
@@ -997,7 +1002,7 @@ SAME = {
             c = m.get_context('forkserver'); q = c.Queue(); p = c.Process(target=show, args=(q,)); p.start()
             print(q.get()); p.join()
         """,
-    "asyncio": "import asyncio\nasync def f():\n  await asyncio.sleep(0.01); print('slept')\nasyncio.run(f())",
+    "asyncio": "import asyncio\nasync def f(): await asyncio.sleep(0.01); print('slept')\nasyncio.run(f())",
     "asyncio-subprocess": """
         import asyncio
         async def f():
@@ -1011,12 +1016,13 @@ SAME = {
     "stdin-exhausted": "import sys; sys.stdin.read(); input()",
     "order": """
         import sys
-        print('out 1'); sys.stderr.write('err 1\\n'); print('out 2'); sys.stderr.write('err 2 '); print('out 3')
+        for number in range(3):
+            print('out', number); sys.stderr.write(f'err {number} ')
         """,
     "order-on-one-stream": """
         import os, sys
         os.dup2(1, 2)
-        print('out 1'); print('err 1', file=sys.stderr); print('out 2'); os.write(1, b'raw\\n'); sys.stdout.flush()
+        print('out 1'); print('err 1', file=sys.stderr); print('out 2'); os.write(1, b'raw\\n')
         """,
     "unicode": "import sys; print('é ☃ 😀'); print('\\udcff'); print('é \\udcff', file=sys.stderr)",
     "unencodable": "print('\\ud800')",
@@ -1037,11 +1043,11 @@ SAME = {
     "doctest": "def f():\n  '''\n  >>> f()\n  1\n  '''\n  return 1\nimport doctest; print(doctest.testmod())",
     "help": "help(len)",
     "import-main": "import __main__; print(__main__.__file__)",
-    "memory-view-of-self": "print(len(open('/proc/self/status').read()) > 0, open('/proc/self/comm').read())",
+    "comm": "print(open('/proc/self/comm').read())",
     "proc": "import os; print(sorted(p for p in os.listdir('/proc') if p.isdigit()))",
-    "children": "import subprocess, os\nfor _ in range(3): subprocess.Popen(['sleep', '60'])\nprint('left behind')",
+    "children": "import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '60'])\nprint('over')",
     "time-zone": "import time; print(time.tzname, time.strftime('%H %Z', time.localtime(0)))",
-    "locale": "import locale; print(locale.setlocale(locale.LC_ALL, ''), locale.localeconv()['decimal_point'])",
+    "locale": "import locale; print(locale.setlocale(locale.LC_ALL, ''), locale.localeconv())",
 }
 """What a program can see of how it was started. Leading blank lines and indentation are taken off."""
 
@@ -1159,7 +1165,7 @@ async def test_hostile_names_come_back_escaped(jar: Jar) -> None:
         b"\xff\xfe.txt",
         b"new\nline",
         b"\x1b[2J",
-        "‮evil".encode(),
+        "\u202eevil".encode(),
         b"-rf",
         b" ",
         "é".encode(),
@@ -1179,11 +1185,16 @@ async def test_hostile_names_come_back_escaped(jar: Jar) -> None:
 
 @real
 async def test_what_is_no_regular_file_is_named_and_not_opened(jar: Jar) -> None:
-    code = (
-        "import os, socket\n"
-        "os.mkfifo('fifo')\nsocket.socket(socket.AF_UNIX).bind('socket')\nos.truncate(os.open('sparse', 65), 1 << 40)\n"
-        "open('closed', 'w').close(); os.chmod('closed', 0)\nos.mkdir('locked'); open('locked/x', 'w'); os.chmod('locked', 0)"
-    )
+    code = textwrap.dedent("""
+        import os, socket
+        os.mkfifo('fifo')
+        socket.socket(socket.AF_UNIX).bind('socket')
+        os.truncate(os.open('sparse', os.O_CREAT | os.O_WRONLY), 1 << 40)
+        os.close(os.open('closed', os.O_CREAT, 0))
+        os.mkdir('locked')
+        open('locked/x', 'w').close()
+        os.chmod('locked', 0)
+        """)
     assert (await run(jar, Command(argv=("python3", "-c", code)))).how == (Verdict.EXITED, 0)
     collected = await jar.collect(None)
     assert not collected.artifacts
@@ -1288,11 +1299,10 @@ def as_nobody(argv: list[str], **options: Any) -> subprocess.CompletedProcess[st
 
 def python_for_everyone() -> str:
     """An interpreter that an ordinary user can run; the one that runs us may live in root's home."""
+    new_enough = "import sys; sys.exit(sys.version_info < (3, 11))"
     for interpreter in INTERPRETERS:
         with contextlib.suppress(OSError):
-            if not as_nobody(
-                [interpreter, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], cwd="/"
-            ).returncode:
+            if as_nobody([interpreter, "-c", new_enough], cwd="/").returncode == 0:
                 return interpreter
     pytest.skip("no Python 3.11 or newer that an ordinary user can run; install Debian's python3")
 
@@ -1310,8 +1320,8 @@ def copy_for_everyone(folder: Path) -> None:
     shutil.copy(here.parents[2] / "pyproject.toml", folder)
     for name in ("conftest.py", here.name):
         shutil.copy(here.with_name(name), folder)
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
+    for place in (folder, *folder.rglob("*")):
+        place.chmod(place.stat().st_mode | (0o555 if place.is_dir() else 0o444))
 
 
 if os.getuid() == 0:  # anyone else keeps the contract by running this module

@@ -6,7 +6,6 @@ A program says what the kernel answered, one line per attempt: a word, then `REA
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -67,6 +66,10 @@ class Attack:
     """Only looked at when the verdict is `exited`; None is any."""
     goal: str = REACHED
     """What the program says, or what it brings out, when it has won."""
+    accomplice: str = ""
+    """A program that runs before this one in a jar of its own, for what passes between runs."""
+    at_once: bool = False
+    """The accomplice runs beside it, not before."""
     linger_s: float = 0.0
     """How long the control lets what the program left behind go on."""
     on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE
@@ -74,10 +77,6 @@ class Attack:
     inputs: tuple[InputFile, ...] = ()
     output_files: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        return textwrap.dedent(self.code)
 
 
 def answers(output: bytes) -> dict[str, str]:

@@ -109,12 +109,13 @@ class Canaries:
 
     def _start_decoy(self) -> subprocess.Popen[bytes]:
         """A process of an ordinary user with the token in its environment."""
-        return subprocess.Popen(
+        decoy: subprocess.Popen[bytes] = subprocess.Popen(
             ["sleep", "infinity"],
             env={"PATH": os.defpath, "DECOY_SECRET": self.token},
             cwd="/",
             **demoted(),  # type: ignore[call-overload]
         )
+        return decoy
 
 
 def _bound(family: int, kind: int, address: object) -> socket.socket:
@@ -171,7 +172,9 @@ class Standing:
         return cls(
             processes={pid: _read(f"/proc/{pid}/comm").strip() for pid in below},
             parents=frozenset(pid for pid in below if next(descendants(pid), None)),
-            held={pid: (len(_listed(f"/proc/{pid}/fd")), len(_lines(f"/proc/{pid}/mountinfo"))) for pid in below},
+            held={
+                pid: (len(_listed(f"/proc/{pid}/fd")), len(_lines(f"/proc/{pid}/mountinfo"))) for pid in below
+            },
             descriptors=_descriptors(),
             threads=threading.active_count(),
             mounts=tuple(_lines("/proc/self/mountinfo")),
@@ -185,7 +188,9 @@ class Standing:
         new = self.processes.keys() - before.processes.keys()
         gone = before.processes.keys() - self.processes.keys()
         if len(new) > len(gone) or new & self.parents:
-            more.append(f"processes {[(pid, self.processes[pid]) for pid in new]} for {len(gone)} that are gone")
+            more.append(
+                f"processes {[(pid, self.processes[pid]) for pid in new]} for {len(gone)} that are gone"
+            )
         if len(self.cgroups) > len(before.cgroups):
             more.append(f"cgroups {sorted(self.cgroups - before.cgroups)}")
         for pid in self.processes.keys() & before.processes.keys():

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from tests.hostile.attacks import SMALL
+from tests.hostile.canaries import Canaries, cgroup_claims, descendants
+from tests.hostile.glass import Glass
 
 from belljar.engines import seccomp
 from belljar.engines.jail.engine import JailEngine
 from belljar.models import Grant
-from tests.hostile.attacks import SMALL
-from tests.hostile.canaries import Canaries, cgroup_claims, descendants
-from tests.hostile.glass import Glass
 
 ALLOW_EVERYTHING = b"\x06\x00\x00\x00\x00\x00\xff\x7f"
 """A filter of one instruction: return SECCOMP_RET_ALLOW."""

@@ -15,11 +15,16 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import textwrap
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tests.hostile.attacks import SMALL, TACTICS, Attack, Control, answers
+from tests.hostile.canaries import Canaries, Standing, cgroup_claims, demoted
 
 from belljar.engines.base import Area, Command
 from belljar.engines.jail.engine import JailEngine
@@ -38,14 +43,14 @@ from belljar.models import (
     RunResult,
     Verdict,
 )
-from tests.hostile.attacks import SMALL, TACTICS, Attack, Control, answers
-from tests.hostile.canaries import Canaries, Standing, cgroup_claims, demoted
 
 T = TypeVar("T")
 
 BENIGN_S = 5.0
 """Far more than a benign run takes, on a machine as busy as it may be."""
 BARE_S = 20.0
+HEAD_START_S = 0.1
+"""Of an accomplice that runs beside."""
 
 
 class Glass:
@@ -74,7 +79,7 @@ class Glass:
     def contains(self, attack: Attack) -> RunResult:
         """Run it in a jar, check everything, and show that it is an attack."""
         with self.watching(attack.control):
-            result = self.wait(self.attack(attack))
+            result = self.wait(self._with_accomplice(attack))
             brought_out = _everything(result)
             assert os.fsencode(attack.goal) not in brought_out, f"it reached its goal: {result}"
             assert result.verdict is attack.verdict, result
@@ -103,9 +108,21 @@ class Glass:
         if control is Control.PROBE:
             self.notes.append(("hostile", "probe"))
 
+    async def _with_accomplice(self, attack: Attack) -> RunResult:
+        if not attack.accomplice:
+            return await self.attack(attack)
+        helping = asyncio.create_task(self.attack(replace(attack, code=attack.accomplice)))
+        if attack.at_once:
+            await asyncio.sleep(HEAD_START_S)
+        else:
+            await helping
+        result = await self.attack(attack)
+        assert (await helping).exit_code == 0, helping.result()
+        return result
+
     async def attack(self, attack: Attack) -> RunResult:
         return await self.run(
-            attack.text,
+            attack.code,
             limits=attack.limits,
             on_output_limit=attack.on_output_limit,
             language=attack.language,
@@ -129,7 +146,9 @@ class Glass:
         result = await runs.run(
             engine or self.engine,
             Grant(limits=limits, on_output_limit=on_output_limit, accept_weaker_limits=True),
-            RunRequest(code=code, files=(InputFile("tactics.py", TACTICS.encode()),), **request),
+            RunRequest(
+                code=textwrap.dedent(code), files=(InputFile("tactics.py", TACTICS.encode()),), **request
+            ),
         )
         assert self.canaries.token.encode() not in _everything(result), "a canary came out"
         return result
@@ -150,13 +169,13 @@ class Glass:
         if attack.control is Control.ROOMY:
             result = self.wait(
                 self.run(
-                    attack.text, limits=attack.roomy, language=attack.language, stdin=attack.stdin, env=env
+                    attack.code, limits=attack.roomy, language=attack.language, stdin=attack.stdin, env=env
                 )
             )
             brought_out = _everything(result)
         elif attack.control is Control.UNFILTERED:
             result = self.wait(
-                self.run(attack.text, engine=self._unfiltered, language=attack.language, env=env)
+                self.run(attack.code, engine=self._unfiltered, language=attack.language, env=env)
             )
             brought_out = _everything(result)
         else:
@@ -207,8 +226,7 @@ class Neighbour:
     async def move_in(self, engine: JailEngine) -> None:
         limits = Limits(timeout_s=3600, memory_mb=64)
         self._jar = await engine.create(Grant(limits=limits, accept_weaker_limits=True))
-        program = Attack(code=self._PROGRAM, control=Control.PROBE).text
-        await self._jar.put(Area.WORK, [InputFile("main.py", program.encode())])
+        await self._jar.put(Area.WORK, [InputFile("main.py", textwrap.dedent(self._PROGRAM).encode())])
         self._stay = asyncio.create_task(self._live(self._jar))
         await asyncio.wait_for(self._ready.wait(), BENIGN_S)
 
@@ -244,38 +262,49 @@ _AS_ROOT = (
 
 
 def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
-    """What the program says and leaves outside: an ordinary user's process, bounded, dead with all its kin after.
+    """What the program says and leaves outside: a bounded process of an ordinary user.
 
     `OUTSIDE` tells the program, for the few that have to play the careless supervisor themselves.
     """
     folder = Path(tempfile.mkdtemp(prefix="bare-"))
     folder.chmod(0o777)
-    script = folder / SCRIPTS[attack.language]
-    script.write_text(attack.text)
     (folder / "tactics.py").write_text(TACTICS)
-    bounds = ("prlimit", f"--core={64 << 20}", "--cpu=10", f"--fsize={256 << 20}", "--nofile=4096")
-    space = _AS_ROOT if attack.control is Control.ROOT else ()
-    process = subprocess.Popen(
-        [*bounds, *space, _INTERPRETERS[attack.language], str(script)],
-        cwd=folder,
-        env={"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), "OUTSIDE": "1", **env},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        **demoted(),  # type: ignore[call-overload]
-    )
+    env = {"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), "OUTSIDE": "1", **env}
+    processes = []
     try:
-        said, _ = process.communicate(attack.stdin, timeout=BARE_S)
+        if attack.accomplice:
+            processes.append(_start_bare(replace(attack, code=attack.accomplice), folder, env))
+            time.sleep(HEAD_START_S) if attack.at_once else processes[0].wait(BARE_S)
+        processes.append(_start_bare(attack, folder, env))
+        said, _ = processes[-1].communicate(attack.stdin, timeout=BARE_S)
         time.sleep(attack.linger_s)
         said += b"\n".join(_carelessly_collected(folder))
     except subprocess.TimeoutExpired as late:
         said = late.stdout or b""
     finally:
-        process.kill()
         _kill_marked(env["MARK"])
-        process.communicate()
+        for process in processes:
+            process.kill()
+            process.communicate()
         shutil.rmtree(folder)
     return bytes(said)
+
+
+def _start_bare(attack: Attack, folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    script = folder / SCRIPTS[attack.language]
+    script.write_text(textwrap.dedent(attack.code))
+    bounds = ("prlimit", f"--core={64 << 20}", "--cpu=10", f"--fsize={256 << 20}", "--nofile=4096")
+    space = _AS_ROOT if attack.control is Control.ROOT else ()
+    process: subprocess.Popen[bytes] = subprocess.Popen(
+        [*bounds, *space, _INTERPRETERS[attack.language], str(script)],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **demoted(),  # type: ignore[call-overload]
+    )
+    return process
 
 
 def _carelessly_collected(folder: Path) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Output collection (security.md 3.2): the host reads what hostile code has arranged.
+"""Output collection: the host reads what hostile code has arranged.
 
 The control is a careless host, which follows links, trusts names and reads while the program still runs.
 """
@@ -33,14 +33,14 @@ def test_symlinks_are_named_and_not_followed(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                import os
-                os.symlink(os.environ["HOST_FILE"], "file")
-                os.symlink(os.path.dirname(os.environ["HOST_FILE"]), "folder")
-                os.symlink("/", "root") if "OUTSIDE" not in os.environ else None
-                os.symlink("nowhere", "dangling")
-                os.symlink("loop", "loop")
-                os.symlink("/etc/passwd", "/workspace/artifacts/passwd") if "OUTSIDE" not in os.environ else None
-                """,
+            import os
+            os.symlink(os.environ["HOST_FILE"], "file")
+            os.symlink(os.path.dirname(os.environ["HOST_FILE"]), "folder")
+            os.symlink("/", "root") if "OUTSIDE" not in os.environ else None
+            os.symlink("nowhere", "dangling")
+            os.symlink("loop", "loop")
+            os.symlink("/etc/passwd", "/workspace/artifacts/passwd") if "OUTSIDE" not in os.environ else None
+            """,
         )
     )
     links = ("file", "folder", "root", "dangling", "loop", "artifacts/passwd")
@@ -54,9 +54,9 @@ def test_symlink_in_place_of_the_declared_output_is_not_followed(glass: Glass) -
             control=Control.BARE,
             output_files=("out/secret.txt", "out", "gone.txt"),
             code="""
-                import os
-                os.symlink(os.path.dirname(os.environ["HOST_FILE"]), "out")
-                """,
+            import os
+            os.symlink(os.path.dirname(os.environ["HOST_FILE"]), "out")
+            """,
         )
     )
     assert skipped(result) == {
@@ -71,12 +71,12 @@ def test_magic_links_are_not_followed(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                import os
-                os.symlink("/proc/self/root" + os.environ["HOST_FILE"], "root")
-                os.symlink("/proc/1/environ", "environ")
-                os.symlink("/proc/self/fd/0", "descriptor")
-                os.symlink("/dev/stdin", "stdin")
-                """,
+            import os
+            os.symlink("/proc/self/root" + os.environ["HOST_FILE"], "root")
+            os.symlink("/proc/1/environ", "environ")
+            os.symlink("/proc/self/fd/0", "descriptor")
+            os.symlink("/dev/stdin", "stdin")
+            """,
         )
     )
     assert skipped(result) == dict.fromkeys(("root", "environ", "descriptor", "stdin"), SkipReason.SYMLINK)
@@ -88,14 +88,14 @@ def test_hard_links_stay_in_the_workspace(glass: Glass) -> None:
             control=Control.PROBE,
             inputs=(InputFile("data.txt", b"given"),),
             code="""
-                from tactics import *
-                attempt("tree", os.link, "/usr/bin/env", "env")
-                attempt("input", os.link, "/workspace/inputs/data.txt", "data")
-                attempt("proc", os.link, "/proc/self/environ", "environ")
-                with open("one.txt", "w") as file:
-                    file.write("twice")
-                os.link("one.txt", "two.txt")
-                """,
+            from tactics import *
+            attempt("tree", os.link, "/usr/bin/env", "env")
+            attempt("input", os.link, "/workspace/inputs/data.txt", "data")
+            attempt("proc", os.link, "/proc/self/environ", "environ")
+            with open("one.txt", "w") as file:
+                file.write("twice")
+            os.link("one.txt", "two.txt")
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"EXDEV"}
@@ -108,14 +108,15 @@ def test_inputs_cannot_be_changed(glass: Glass) -> None:
             control=Control.PROBE,
             inputs=(InputFile("data.txt", b"given"),),
             code="""
-                from tactics import *
-                for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
-                    attempt(f"open_{flags}", os.open, "/workspace/inputs/data.txt", flags)
-                attempt("remove", os.unlink, "/workspace/inputs/data.txt")
-                attempt("mode", os.chmod, "/workspace/inputs/data.txt", 0o777)
-                attempt("rename", os.rename, "/workspace/inputs", "/workspace/work/inputs")
-                attempt("through_fd", os.open, f"/proc/self/fd/{os.open('/workspace/inputs/data.txt', 0)}", os.O_RDWR)
-                """,
+            from tactics import *
+            for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
+                attempt(f"open_{flags}", os.open, "/workspace/inputs/data.txt", flags)
+            attempt("remove", os.unlink, "/workspace/inputs/data.txt")
+            attempt("mode", os.chmod, "/workspace/inputs/data.txt", 0o777)
+            attempt("rename", os.rename, "/workspace/inputs", "/workspace/work/inputs")
+            given = os.open("/workspace/inputs/data.txt", os.O_RDONLY)
+            attempt("through_fd", os.open, f"/proc/self/fd/{given}", os.O_RDWR)
+            """,
         )
     )
     said = answers(result.stdout)
@@ -130,11 +131,11 @@ def test_fifos_are_not_opened(glass: Glass) -> None:
             control=Control.PROBE,
             output_files=("pipe", "folder/pipe"),
             code="""
-                import os
-                os.mkdir("folder")
-                os.mkfifo("pipe")
-                os.mkfifo("folder/pipe")
-                """,
+            import os
+            os.mkdir("folder")
+            os.mkfifo("pipe")
+            os.mkfifo("folder/pipe")
+            """,
         )
     )
     assert skipped(result) == dict.fromkeys(("pipe", "folder/pipe"), SkipReason.NOT_REGULAR)
@@ -146,10 +147,10 @@ def test_sockets_are_not_opened(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import socket
-                for path in ("here", "/workspace/artifacts/there"):
-                    socket.socket(socket.AF_UNIX).bind(path)
-                """,
+            import socket
+            for path in ("here", "/workspace/artifacts/there"):
+                socket.socket(socket.AF_UNIX).bind(path)
+            """,
         )
     )
     assert skipped(result) == dict.fromkeys(("here", "artifacts/there"), SkipReason.NOT_REGULAR)
@@ -161,13 +162,13 @@ def test_sparse_file_is_judged_by_its_size_and_never_read(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os
-                for name in ("big", "bigger", "/workspace/artifacts/biggest"):
-                    with open(name, "wb") as file:
-                        file.truncate(1 << 40)
-                with open("small.txt", "w") as file:
-                    file.write("here")
-                """,
+            import os
+            for name in ("big", "bigger", "/workspace/artifacts/biggest"):
+                with open(name, "wb") as file:
+                    file.truncate(1 << 40)
+            with open("small.txt", "w") as file:
+                file.write("here")
+            """,
         )
     )
     assert skipped(result) == dict.fromkeys(("big", "bigger", "artifacts/biggest"), SkipReason.TOO_LARGE)
@@ -182,12 +183,12 @@ def test_artifacts_stop_at_their_cap(glass: Glass) -> None:
             control=Control.ROOMY,
             roomy=small(artifact_mb=16),
             code="""
-                for number in range(5):
-                    with open(f"{number}.bin", "wb") as file:
-                        file.write(bytes(1 << 20))
-                with open("past.bin", "wb") as file:
-                    file.write(bytes(4 << 20) + b"REACHED")
-                """,
+            for number in range(5):
+                with open(f"{number}.bin", "wb") as file:
+                    file.write(bytes(1 << 20))
+            with open("past.bin", "wb") as file:
+                file.write(bytes(4 << 20) + b"REACHED")
+            """,
         )
     )
     assert [artifact.size for artifact in result.artifacts] == [1 << 20] * 4
@@ -200,16 +201,16 @@ def test_million_files_stop_at_the_inode_cap(glass: Glass) -> None:
         Attack(
             control=Control.ROOMY,
             code="""
-                from tactics import *
-                made = 0
-                try:
-                    while made < 5000:
-                        os.close(os.open(f"file-{made}", os.O_CREAT | os.O_WRONLY))
-                        made += 1
-                    say("all", "REACHED")
-                except OSError as error:
-                    say(f"{made}", errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            made = 0
+            try:
+                while made < 5000:
+                    os.close(os.open(f"file-{made}", os.O_CREAT | os.O_WRONLY))
+                    made += 1
+                say("all", "REACHED")
+            except OSError as error:
+                say(f"{made}", errno.errorcode[error.errno])
+            """,
         )
     )
     made, answer = result.stdout.split()
@@ -226,10 +227,10 @@ def test_thousands_of_links_end_the_listing_with_a_word(glass: Glass) -> None:
             control=Control.PROBE,
             limits=small(workspace_files=16384),
             code="""
-                import os
-                for number in range(3000):
-                    os.symlink("/etc/passwd", f"link-{number}")
-                """,
+            import os
+            for number in range(3000):
+                os.symlink("/etc/passwd", f"link-{number}")
+            """,
         )
     )
     assert set(skipped(result).values()) == {SkipReason.SYMLINK, SkipReason.TOO_MANY}
@@ -242,13 +243,13 @@ def test_links_in_both_areas_do_not_cost_the_files_beside_them(glass: Glass) -> 
             control=Control.PROBE,
             limits=small(workspace_files=16384),
             code="""
-                import os
-                for folder in ("/workspace/work", "/workspace/artifacts"):
-                    for number in range(900):
-                        os.symlink("/etc/passwd", f"{folder}/link-{number}")
-                    with open(f"{folder}/good.txt", "w") as file:
-                        file.write("good")
-                """,
+            import os
+            for folder in ("/workspace/work", "/workspace/artifacts"):
+                for number in range(900):
+                    os.symlink("/etc/passwd", f"{folder}/link-{number}")
+                with open(f"{folder}/good.txt", "w") as file:
+                    file.write("good")
+            """,
         )
     )
     assert contents(result) == {"good.txt": b"good", "artifacts/good.txt": b"good"}
@@ -261,15 +262,15 @@ def test_deep_tree_is_left_out_and_goes_away(glass: Glass) -> None:
             control=Control.PROBE,
             limits=small(workspace_files=8192),
             code="""
-                import os
-                for _ in range(3000):
-                    os.mkdir("d")
-                    os.chdir("d")
-                with open("bottom.txt", "w") as file:
-                    file.write("deep")
-                with open("/workspace/work/top.txt", "w") as file:
-                    file.write("top")
-                """,
+            import os
+            for _ in range(3000):
+                os.mkdir("d")
+                os.chdir("d")
+            with open("bottom.txt", "w") as file:
+                file.write("deep")
+            with open("/workspace/work/top.txt", "w") as file:
+                file.write("top")
+            """,
         )
     )
     assert contents(result) == {"top.txt": b"top"}
@@ -302,10 +303,10 @@ def test_evil_name_comes_back_as_harmless_text(glass: Glass, name: bytes) -> Non
             control=Control.PROBE if harmless else Control.BARE,
             goal="GOAL" if harmless else os.fsdecode(name),
             code=f"""
-                import os
-                os.close(os.open({name!r}, os.O_CREAT | os.O_WRONLY))
-                os.symlink("nowhere", {name[:200]!r} + b".link")
-                """,
+            import os
+            os.close(os.open({name!r}, os.O_CREAT | os.O_WRONLY))
+            os.symlink("nowhere", {name[:200]!r} + b".link")
+            """,
         )
     )
     paths = [*contents(result), *skipped(result)]
@@ -321,13 +322,13 @@ def test_closed_folders_are_left_out_and_go_away(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os
-                os.mkdir("closed")
-                for path in ("closed/file", "closed-file"):
-                    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
-                    os.chmod(path, 0)
-                os.chmod("closed", 0)
-                """,
+            import os
+            os.mkdir("closed")
+            for path in ("closed/file", "closed-file"):
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+                os.chmod(path, 0)
+            os.chmod("closed", 0)
+            """,
         )
     )
     assert skipped(result) == dict.fromkeys(("closed", "closed-file"), SkipReason.UNREADABLE)
@@ -338,11 +339,11 @@ def test_closed_work_folder_does_not_cost_the_artifacts(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os
-                with open("/workspace/artifacts/report.txt", "w") as file:
-                    file.write("kept")
-                os.chmod("/workspace/work", 0)
-                """,
+            import os
+            with open("/workspace/artifacts/report.txt", "w") as file:
+                file.write("kept")
+            os.chmod("/workspace/work", 0)
+            """,
         )
     )
     assert contents(result) == {"artifacts/report.txt": b"kept"}
@@ -355,18 +356,18 @@ def test_lease_does_not_stall_the_collector(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                import fcntl, os, signal
-                fd = os.open("leased.txt", os.O_CREAT | os.O_RDWR)
-                os.write(fd, b"mine")
-                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-                if os.fork() == 0:
-                    os.setsid()
-                    null = os.open("/dev/null", os.O_RDWR)
-                    for number in (0, 1, 2):
-                        os.dup2(null, number)
-                    signal.signal(signal.SIGIO, signal.SIG_IGN)
-                    signal.pause()
-                """,
+            import fcntl, os, signal
+            fd = os.open("leased.txt", os.O_CREAT | os.O_RDWR)
+            os.write(fd, b"mine")
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            if os.fork() == 0:
+                os.setsid()
+                null = os.open("/dev/null", os.O_RDWR)
+                for number in (0, 1, 2):
+                    os.dup2(null, number)
+                signal.signal(signal.SIGIO, signal.SIG_IGN)
+                signal.pause()
+            """,
         )
     )
     assert contents(result) == {"leased.txt": b"mine"}
@@ -416,7 +417,7 @@ def test_swapping_names_while_they_are_collected_gains_nothing(glass: Glass) -> 
 
 
 def test_file_put_into_a_used_jar_does_not_follow_what_was_planted(glass: Glass) -> None:
-    """Judge0's two holes (CVE-2024-28185, CVE-2024-28189): the next step's file, by way of the last one's link."""
+    """The shape of CVE-2024-28185 and CVE-2024-28189: the next step's file, by way of the last one's link."""
 
     async def two_steps() -> tuple[Ended, dict[str, bytes]]:
         jar = await glass.engine.create(Grant(accept_weaker_limits=True))

@@ -1,4 +1,4 @@
-"""Filesystem and runtime escape (security.md 3.1): there is nothing of the host to find, change or leave by."""
+"""Filesystem and runtime escape: there is nothing of the host to find, change or leave by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.hostile.attacks import Attack, Control, answers
+from tests.hostile.attacks import Attack, Control, answers, small
 
 from belljar.models import Language, Start
 
@@ -16,17 +16,38 @@ if TYPE_CHECKING:
     from tests.hostile.glass import Glass
 
 
-def test_host_file_is_not_there(glass: Glass) -> None:
+HOST_FILE = {
+    Language.PYTHON: """
+        from tactics import *
+        attempt("host", show, os.environ["HOST_FILE"])
+        attempt("through_pid1", show, "/proc/1/root" + os.environ["HOST_FILE"])
+        attempt("dots", show, "/workspace/work/" + "../" * 64 + os.environ["HOST_FILE"])
+        """,
+    Language.BASH: """
+        for way in "" /proc/1/root ../../../../../../../.. /dev/fd/../..; do
+            cat "$way$HOST_FILE" 2>/dev/null || echo "$way$HOST_FILE" ENOENT
+        done
+        """,
+    Language.JAVASCRIPT: """
+        const fs = require("fs");
+        for (const way of ["", "/proc/1/root", "../".repeat(64), "/proc/self/cwd/../../.."]) {
+            const path = way + process.env.HOST_FILE;
+            try {
+                console.log(fs.readFileSync(path, "utf8"));
+            } catch (error) {
+                console.log(path, error.code);
+            }
+        }
+        """,
+}
+
+
+@pytest.mark.parametrize("language", HOST_FILE)
+def test_host_file_is_not_there(glass: Glass, language: Language) -> None:
+    if language not in glass.engine.interpreters():
+        pytest.skip(f"this host has no interpreter for {language}")
     result = glass.contains(
-        Attack(
-            control=Control.BARE,
-            code="""
-                from tactics import *
-                attempt("host", show, os.environ["HOST_FILE"])
-                attempt("through_pid1", show, "/proc/1/root" + os.environ["HOST_FILE"])
-                attempt("dots", show, "/workspace/work/" + "../" * 64 + os.environ["HOST_FILE"])
-                """,
-        )
+        Attack(control=Control.BARE, language=language, code=HOST_FILE[language], limits=small(memory_mb=256))
     )
     assert set(answers(result.stdout).values()) == {"ENOENT"}
 
@@ -36,10 +57,10 @@ def test_shadow_file_is_not_there(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                for path in ("/etc/shadow", "/proc/1/root/etc/shadow", "/etc/sudoers", "/root", "/home", "/boot"):
-                    attempt(path, os.stat, path)
-                """,
+            from tactics import *
+            for path in ("/etc/shadow", "/proc/1/root/etc/shadow", "/etc/sudoers", "/root", "/home", "/boot"):
+                attempt(path, os.stat, path)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"ENOENT"}
@@ -51,23 +72,23 @@ def test_walking_through_proc_stays_in_the_jar(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                from tactics import *
-                pids = [name for name in os.listdir("/proc") if name.isdigit()] + ["self", "thread-self", "1"]
-                pids += [str(pid) for pid in range(1, 300)] + [os.environ["HOST_PID"], os.environ["SERVICE_PID"]]
-                for pid in pids:
-                    if pid == str(os.getpid()):
-                        continue
-                    ways = [f"root{os.environ['HOST_FILE']}", f"cwd/../../..{os.environ['HOST_FILE']}", "environ"]
+            from tactics import *
+            pids = [name for name in os.listdir("/proc") if name.isdigit()] + ["self", "thread-self", "1"]
+            pids += [str(pid) for pid in range(1, 300)] + [os.environ["HOST_PID"], os.environ["SERVICE_PID"]]
+            for pid in pids:
+                if pid == str(os.getpid()):
+                    continue
+                ways = [f"root{os.environ['HOST_FILE']}", f"cwd/../../..{os.environ['HOST_FILE']}", "environ"]
+                try:
+                    ways += [f"fd/{fd}{os.environ['HOST_FILE']}" for fd in os.listdir(f"/proc/{pid}/fd")]
+                except OSError:
+                    pass
+                for way in ways:
                     try:
-                        ways += [f"fd/{fd}{os.environ['HOST_FILE']}" for fd in os.listdir(f"/proc/{pid}/fd")]
+                        show(f"/proc/{pid}/{way}")
                     except OSError:
                         pass
-                    for way in ways:
-                        try:
-                            show(f"/proc/{pid}/{way}")
-                        except OSError:
-                            pass
-                """,
+            """,
         )
     )
 
@@ -77,18 +98,18 @@ def test_chroot_break_ends_at_chroot(glass: Glass) -> None:
         Attack(
             control=Control.ROOT,
             code="""
-                from tactics import *
-                host_file = os.environ["HOST_FILE"]
-                os.mkdir("cell")
-                attempt("chroot", os.chroot, "cell")
-                for _ in range(64):
-                    os.chdir("..")
-                try:
-                    os.chroot(".")
-                    show(host_file)
-                except OSError as error:
-                    say("break", errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            host_file = os.environ["HOST_FILE"]
+            os.mkdir("cell")
+            attempt("chroot", os.chroot, "cell")
+            for _ in range(64):
+                os.chdir("..")
+            try:
+                os.chroot(".")
+                show(host_file)
+            except OSError as error:
+                say("break", errno.errorcode[error.errno])
+            """,
         )
     )
     assert answers(result.stdout) == {"chroot": "EPERM", "break": "EPERM"}
@@ -100,12 +121,12 @@ def test_tree_cannot_be_written(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                from tactics import *
-                places = ("/", "/usr", "/usr/bin", "/usr/lib", "/bin", "/lib", "/etc", "/dev", "/proc", "/run", "/var",
-                          "/opt", "/workspace", "/workspace/inputs", "/proc/sys/kernel")
-                for place in (*places, os.environ["HOST_DROP"]):
-                    attempt(place, os.open, f"{place}/{os.environ['MARK']}", os.O_CREAT | os.O_WRONLY)
-                """,
+            from tactics import *
+            places = ("/", "/usr", "/usr/bin", "/usr/lib", "/bin", "/lib", "/etc", "/dev", "/proc", "/run",
+                      "/var", "/opt", "/workspace", "/workspace/inputs", "/proc/sys/kernel")
+            for place in (*places, os.environ["HOST_DROP"]):
+                attempt(place, os.open, f"{place}/{os.environ['MARK']}", os.O_CREAT | os.O_WRONLY)
+            """,
         )
     )
     said = answers(result.stdout)
@@ -121,17 +142,17 @@ def test_tree_cannot_be_changed_in_place(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                attempt("remove", os.unlink, "/usr/bin/env")
-                attempt("rename", os.rename, "/usr/bin/env", "/usr/bin/vne")
-                attempt("mode", os.chmod, "/usr/bin/env", 0o777)
-                attempt("owner", os.chown, "/usr/bin/env", 1000, 1000)
-                attempt("time", os.utime, "/usr/bin/env")
-                attempt("truncate", os.truncate, "/usr/bin/env", 0)
-                attempt("append", os.open, "/usr/bin/env", os.O_WRONLY | os.O_APPEND)
-                attempt("device", os.chmod, "/dev/null", 0)
-                attempt("link_over", os.rename, "tactics.py", "/dev/null")
-                """,
+            from tactics import *
+            attempt("remove", os.unlink, "/usr/bin/env")
+            attempt("rename", os.rename, "/usr/bin/env", "/usr/bin/vne")
+            attempt("mode", os.chmod, "/usr/bin/env", 0o777)
+            attempt("owner", os.chown, "/usr/bin/env", 1000, 1000)
+            attempt("time", os.utime, "/usr/bin/env")
+            attempt("truncate", os.truncate, "/usr/bin/env", 0)
+            attempt("append", os.open, "/usr/bin/env", os.O_WRONLY | os.O_APPEND)
+            attempt("device", os.chmod, "/dev/null", 0)
+            attempt("link_over", os.rename, "tactics.py", "/dev/null")
+            """,
         )
     )
     assert set(answers(result.stdout).values()) <= {"EROFS", "EXDEV", "EACCES"}
@@ -142,13 +163,13 @@ def test_devices_cannot_be_made_or_found(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                attempt("disk", os.mknod, "sda", 0o60600, os.makedev(8, 0))
-                attempt("memory", os.mknod, "mem", 0o20600, os.makedev(1, 1))
-                for name in ("mem", "kmem", "kmsg", "sda", "vda", "nvme0n1", "kvm", "fuse", "tty", "ptmx", "loop-control",
-                             "net/tun", "vsock", "userfaultfd", "snapshot", "cpu/0/msr"):
-                    attempt(name.replace("/", "_") + "_there", os.stat, "/dev/" + name)
-                """,
+            from tactics import *
+            attempt("disk", os.mknod, "sda", 0o60600, os.makedev(8, 0))
+            attempt("memory", os.mknod, "mem", 0o20600, os.makedev(1, 1))
+            for name in ("mem", "kmem", "kmsg", "sda", "vda", "nvme0n1", "kvm", "fuse", "tty", "ptmx",
+                         "vsock", "loop-control", "net/tun", "userfaultfd", "snapshot", "cpu/0/msr"):
+                attempt(name.replace("/", "_") + "_there", os.stat, "/dev/" + name)
+            """,
         )
     )
     said = answers(result.stdout)
@@ -165,7 +186,7 @@ def test_devices_cannot_be_made_or_found(glass: Glass) -> None:
             Language.BASH,
             Start.EXEC,
             # The shell itself opens the script on 255; what it starts inherits nothing of that.
-            'exec python3 -c \'import os; [print(f) for f in range(4096) if os.path.lexists(f"/proc/self/fd/{f}")]\'',
+            "exec python3 -c 'import os; print(*(n for n in range(99) if os.path.lexists(f\"/dev/fd/{n}\")))'",
             id="bash",
         ),
     ],
@@ -200,15 +221,15 @@ def test_file_handles_are_refused(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                handle = ctypes.create_string_buffer(136)
-                ctypes.c_uint32.from_buffer(handle).value = 128
-                mount_id = ctypes.c_int()
-                attempt("name_to", call, 303, -100, b"/usr", handle, ctypes.byref(mount_id), 0)
-                inode_two = ctypes.create_string_buffer(b"\\x08\\0\\0\\0" b"\\x01\\0\\0\\0" b"\\x02\\0\\0\\0" b"\\0\\0\\0\\0")
-                root = os.open("/usr", os.O_RDONLY)
-                attempt("open_by", call, 304, root, inode_two, os.O_RDONLY)
-                """,
+            from tactics import *
+            handle = ctypes.create_string_buffer(136)
+            ctypes.c_uint32.from_buffer(handle).value = 128
+            mount_id = ctypes.c_int()
+            attempt("name_to", call, 303, -100, b"/usr", handle, ctypes.byref(mount_id), 0)
+            inode_two = (ctypes.c_uint32 * 4)(8, 1, 2, 0)  # length, kind, inode, generation
+            root = os.open("/usr", os.O_RDONLY)
+            attempt("open_by", call, 304, root, inode_two, os.O_RDONLY)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"EPERM"}
@@ -222,10 +243,10 @@ def test_running_executables_cannot_be_overwritten(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                for pid in ["self", "1", *(name for name in os.listdir("/proc") if name.isdigit())]:
-                    attempt(pid, os.open, f"/proc/{pid}/exe", os.O_WRONLY)
-                """,
+            from tactics import *
+            for pid in ["self", "1", *(name for name in os.listdir("/proc") if name.isdigit())]:
+                attempt(pid, os.open, f"/proc/{pid}/exe", os.O_WRONLY)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) <= {"EROFS", "ETXTBSY", "EACCES", "ENOENT"}
@@ -237,20 +258,20 @@ def test_host_paths_in_the_mount_table_lead_nowhere(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                known = ("/usr", "/etc/", "/bin", "/sbin", "/lib")
-                for line in open("/proc/self/mountinfo"):
-                    fields = line.split()
-                    root, kind = fields[3], fields[fields.index("-") + 1]
-                    if root != "/" and kind not in ("tmpfs", "devtmpfs") and not root.startswith(known):
-                        attempt(root, os.listdir, root)
-                        attempt("above", os.listdir, f"{fields[4]}/../../../..{root}")
-                for line in open("/proc/self/mounts"):
-                    for option in line.split()[3].split(","):
-                        name, _, value = option.partition("=")
-                        if name in ("upperdir", "lowerdir", "workdir"):
-                            attempt(name, os.listdir, value.split(":")[0])
-                """,
+            from tactics import *
+            known = ("/usr", "/etc/", "/bin", "/sbin", "/lib")
+            for line in open("/proc/self/mountinfo"):
+                fields = line.split()
+                root, kind = fields[3], fields[fields.index("-") + 1]
+                if root != "/" and kind not in ("tmpfs", "devtmpfs") and not root.startswith(known):
+                    attempt(root, os.listdir, root)
+                    attempt("above", os.listdir, f"{fields[4]}/../../../..{root}")
+            for line in open("/proc/self/mounts"):
+                for option in line.split()[3].split(","):
+                    name, _, value = option.partition("=")
+                    if name in ("upperdir", "lowerdir", "workdir"):
+                        attempt(name, os.listdir, value.split(":")[0])
+            """,
         )
     )
 
@@ -260,13 +281,13 @@ def test_control_sockets_are_not_there(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                import socket, stat
-                from tactics import *
-                known = ("/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock",
-                         "/run/podman/podman.sock", "/run/dbus/system_bus_socket", "/run/systemd/private")
-                for path in (*known, os.environ["HOST_SOCKET"]):
-                    attempt(path, socket.socket(socket.AF_UNIX).connect, path)
-                """,
+            import socket, stat
+            from tactics import *
+            known = ("/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock",
+                     "/run/podman/podman.sock", "/run/dbus/system_bus_socket", "/run/systemd/private")
+            for path in (*known, os.environ["HOST_SOCKET"]):
+                attempt(path, socket.socket(socket.AF_UNIX).connect, path)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"ENOENT"}
@@ -277,7 +298,7 @@ def test_no_socket_lies_in_the_tree(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             language=Language.BASH,
-            code="find / -xdev -type s 2>/dev/null; find /dev /run /var /tmp /etc -type s 2>/dev/null; echo searched",
+            code="find / -xdev -type s; find /dev /run /var /tmp /etc -type s; echo searched",
         )
     )
     assert result.stdout == b"searched\n"
@@ -290,19 +311,19 @@ def test_memory_of_another_process_is_out_of_reach(glass: Glass, pid: str) -> No
         Attack(
             control=Control.BARE if pid == "HOST_PID" else Control.PROBE,
             code=f"""
-                from tactics import *
-                pid = os.environ.get({pid!r}, {pid!r})
-                def search():
-                    start, end = next(
-                        [int(number, 16) for number in line.split()[0].split("-")]
-                        for line in open(f"/proc/{{pid}}/maps") if "[stack]" in line
-                    )
-                    with open(f"/proc/{{pid}}/mem", "rb", 0) as memory:
-                        memory.seek(start)
-                        os.write(1, memory.read(end - start))
-                attempt("read", search)
-                attempt("write", os.open, f"/proc/{{pid}}/mem", os.O_RDWR)
-                """,
+            from tactics import *
+            pid = os.environ.get({pid!r}, {pid!r})
+            def search():
+                start, end = next(
+                    [int(number, 16) for number in line.split()[0].split("-")]
+                    for line in open(f"/proc/{{pid}}/maps") if "[stack]" in line
+                )
+                with open(f"/proc/{{pid}}/mem", "rb", 0) as memory:
+                    memory.seek(start)
+                    os.write(1, memory.read(end - start))
+            attempt("read", search)
+            attempt("write", os.open, f"/proc/{{pid}}/mem", os.O_RDWR)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"ENOENT"}
@@ -314,9 +335,9 @@ def test_own_text_cannot_be_rewritten_through_proc(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                from tactics import *
-                attempt("self", os.open, "/proc/self/mem", os.O_RDWR)
-                """,
+            from tactics import *
+            attempt("self", os.open, "/proc/self/mem", os.O_RDWR)
+            """,
         )
     )
     assert answers(result.stdout) == {"self": "EROFS"}
@@ -327,13 +348,13 @@ def test_release_agent_is_out_of_reach(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                for path in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory/release_agent", "/sys/fs/cgroup/notify_on_release"):
-                    attempt(path, os.stat, path)
-                for kind in (b"cgroup", b"cgroup2", b"sysfs"):
-                    os.makedirs("there", exist_ok=True)
-                    attempt("mount_" + kind.decode(), checked, libc.mount(b"none", b"there", kind, 0, b"memory"))
-                """,
+            from tactics import *
+            for name in ("", "/memory/release_agent", "/release_agent", "/notify_on_release"):
+                attempt("there" + name, os.stat, "/sys/fs/cgroup" + name)
+            for kind in (b"cgroup", b"cgroup2", b"sysfs"):
+                os.makedirs("there", exist_ok=True)
+                attempt("mount_" + kind.decode(), checked, libc.mount(b"none", b"there", kind, 0, b"memory"))
+            """,
         )
     )
     said = answers(result.stdout)
@@ -346,17 +367,17 @@ def test_nothing_can_be_mounted_or_unmounted(glass: Glass) -> None:
         Attack(
             control=Control.ROOT,
             code="""
-                from tactics import *
-                os.mkdir("there")
-                attempt("tmpfs", lambda: checked(libc.mount(b"none", b"there", b"tmpfs", 0, None)))
-                attempt("bind", lambda: checked(libc.mount(b"/", b"there", None, 4096, None)))
-                attempt("remount", lambda: checked(libc.mount(b"", b"/", None, 32 | 4096, None)))
-                attempt("umount", lambda: checked(libc.umount2(b"/tmp", 2)))
-                attempt("umount_proc", lambda: checked(libc.umount2(b"/proc", 2)))
-                attempt("open_tree", call, 428, -100, b"/", 1)
-                attempt("move_mount", call, 429, -100, b"/tmp", -100, b"there", 0)
-                attempt("mount_setattr", call, 442, -100, b"/", 0x8000, bytes(32), 32)
-                """,
+            from tactics import *
+            os.mkdir("there")
+            attempt("tmpfs", lambda: checked(libc.mount(b"none", b"there", b"tmpfs", 0, None)))
+            attempt("bind", lambda: checked(libc.mount(b"/", b"there", None, 4096, None)))
+            attempt("remount", lambda: checked(libc.mount(b"", b"/", None, 32 | 4096, None)))
+            attempt("umount", lambda: checked(libc.umount2(b"/tmp", 2)))
+            attempt("umount_proc", lambda: checked(libc.umount2(b"/proc", 2)))
+            attempt("open_tree", call, 428, -100, b"/", 1)
+            attempt("move_mount", call, 429, -100, b"/tmp", -100, b"there", 0)
+            attempt("mount_setattr", call, 442, -100, b"/", 0x8000, bytes(32), 32)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"EPERM"}
@@ -368,17 +389,17 @@ def test_binary_formats_and_modules_of_the_host_are_left_alone(glass: Glass) -> 
         Attack(
             control=Control.PROBE,
             code="""
-                import socket
-                from tactics import *
-                for path in ("/proc/sys/fs/binfmt_misc/register", "/proc/sys/kernel/modprobe"):
-                    attempt(path, os.open, path, os.O_WRONLY)
-                with open("magic", "wb") as file:
-                    file.write(b"\\xff\\xff\\xff\\xff\\0\\0\\0\\0")
-                os.chmod("magic", 0o755)
-                attempt("exec", os.execv, "magic", ["magic"])
-                for family in (4, 5, 9, 12, 21, 23, 29, 30, 31, 33, 36, 39, 43):
-                    attempt(f"family_{family}", socket.socket, family, socket.SOCK_DGRAM)
-                """,
+            import socket
+            from tactics import *
+            for path in ("/proc/sys/fs/binfmt_misc/register", "/proc/sys/kernel/modprobe"):
+                attempt(path, os.open, path, os.O_WRONLY)
+            with open("magic", "wb") as file:
+                file.write(b"\\xff\\xff\\xff\\xff\\0\\0\\0\\0")
+            os.chmod("magic", 0o755)
+            attempt("exec", os.execv, "magic", ["magic"])
+            for family in (4, 5, 9, 12, 21, 23, 29, 30, 31, 33, 36, 39, 43):
+                attempt(f"family_{family}", socket.socket, family, socket.SOCK_DGRAM)
+            """,
         )
     )
     said = answers(result.stdout)
@@ -395,15 +416,15 @@ def test_setuid_programs_give_no_privilege(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                import subprocess, time
-                from tactics import *
-                su = subprocess.Popen(["su", "root"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.DEVNULL, start_new_session=True)
-                time.sleep(0.2)
-                status = open(f"/proc/{su.pid}/status").read()
-                effective = [line.split()[2] for line in status.splitlines() if line.startswith("Uid:")]
-                say("euid", "REACHED" if effective == ["0"] else effective)
-                """,
+            import subprocess, time
+            from tactics import *
+            su = subprocess.Popen(["su", "root"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, start_new_session=True)
+            time.sleep(0.2)
+            status = open(f"/proc/{su.pid}/status").read()
+            effective = [line.split()[2] for line in status.splitlines() if line.startswith("Uid:")]
+            say("euid", "REACHED" if effective == ["0"] else effective)
+            """,
         )
     )
     assert b"REACHED" not in result.stdout
@@ -417,14 +438,14 @@ def test_page_cache_of_the_tree_is_not_written_through_a_pipe(glass: Glass) -> N
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                read_end, write_end = os.pipe()
-                os.write(write_end, bytes(65536))
-                os.read(read_end, 65536)
-                target = os.open("/usr/bin/env", os.O_RDONLY)
-                os.splice(target, write_end, 1, offset_src=4)
-                os.write(write_end, b"overwritten")
-                """,
+            from tactics import *
+            read_end, write_end = os.pipe()
+            os.write(write_end, bytes(65536))
+            os.read(read_end, 65536)
+            target = os.open("/usr/bin/env", os.O_RDONLY)
+            os.splice(target, write_end, 1, offset_src=4)
+            os.write(write_end, b"overwritten")
+            """,
         )
     )
     assert shared.read_bytes() == before

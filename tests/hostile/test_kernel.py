@@ -1,4 +1,4 @@
-"""Kernel surface (security.md 3.8), from inside a jar: the calls that have hurt others are not there to be made.
+"""Kernel surface, from inside a jar: the calls that have hurt others are not there to be made.
 
 The control is a jar with an empty filter: where the kernel itself says no too, the row is a probe.
 """
@@ -22,7 +22,9 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers 
 # Every call is one that does something, or nothing harmful, where it is let through.
 CALLS = [
     pytest.param("call(321, 0, bytes(128), 128)", id="probe_bpf"),
-    pytest.param("call(298, bytes([0]*4 + [128,0,0,0]) + bytes(120), 0, -1, -1, 0)", id="probe_perf_event_open"),
+    pytest.param(
+        "call(298, bytes([0]*4 + [128,0,0,0]) + bytes(120), 0, -1, -1, 0)", id="probe_perf_event_open"
+    ),
     pytest.param("call(323, 0)", id="probe_userfaultfd"),
     pytest.param("call(323, 1)", id="userfaultfd_user_mode"),
     pytest.param("call(248, b'user', b'canary', b'x', 1, -2)", id="add_key"),
@@ -47,7 +49,10 @@ CALLS = [
     pytest.param("call(135, 0x0040000)", id="personality"),
     pytest.param("call(206, 1, (ctypes.c_ulong * 1)(0))", id="io_setup"),
     pytest.param("call(300, 0, 0)", id="probe_fanotify_init"),
-    pytest.param("call(303, -100, b'/usr', bytes([128,0,0,0]) + bytes(132), (ctypes.c_int * 1)(), 0)", id="name_to_handle"),
+    pytest.param(
+        "call(303, -100, b'/usr', bytes([128,0,0,0]) + bytes(132), (ctypes.c_int * 1)(), 0)",
+        id="name_to_handle",
+    ),
     pytest.param("call(312, os.getpid(), os.getpid(), 0, 0, 0)", id="kcmp"),
     pytest.param("call(438, os.pidfd_open(os.getpid()), 0, 0)", id="pidfd_getfd"),
     pytest.param("call(237, 0, 0, 0, None, 0, 0)", id="mbind"),
@@ -60,7 +65,9 @@ CALLS = [
     pytest.param("call(443, 0, -1, 0, None)", id="probe_quotactl_fd"),
     pytest.param("call(202, (ctypes.c_int * 1)(0), 6, 0, 0, 0, 0)", id="futex_lock_pi"),
     pytest.param("call(202, (ctypes.c_int * 1)(0), 6 | 128, 0, 0, 0, 0)", id="futex_lock_pi_private"),
-    pytest.param("call(202, (ctypes.c_int * 1)(0), 12, 1, 1, (ctypes.c_int * 1)(0), 0)", id="futex_requeue_pi"),
+    pytest.param(
+        "call(202, (ctypes.c_int * 1)(0), 12, 1, 1, (ctypes.c_int * 1)(0), 0)", id="futex_requeue_pi"
+    ),
 ]
 
 
@@ -71,23 +78,23 @@ def test_dangerous_call_is_refused(glass: Glass, deed: str, request: pytest.Fixt
         Attack(
             control=Control.PROBE if probe else Control.UNFILTERED,
             code=f"""
-                from tactics import *
-                def spawn(flags):
-                    pid = call(56, flags | 17, 0, 0, 0, 0)
-                    if pid == 0:
-                        os._exit(0)
-                    os.waitpid(pid, 0)
-                def trace():
-                    child = os.fork()
-                    if child == 0:
-                        import signal
-                        signal.pause()
-                    try:
-                        call(101, 16, child, 0, 0)
-                    finally:
-                        os.kill(child, 9)
-                attempt("call", lambda: {deed})
-                """,
+            from tactics import *
+            def spawn(flags):
+                pid = call(56, flags | 17, 0, 0, 0, 0)
+                if pid == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            def trace():
+                child = os.fork()
+                if child == 0:
+                    import signal
+                    signal.pause()
+                try:
+                    call(101, 16, child, 0, 0)
+                finally:
+                    os.kill(child, 9)
+            attempt("call", lambda: {deed})
+            """,
         )
     )
     assert answers(result.stdout) == {"call": "EPERM"}
@@ -99,14 +106,14 @@ def test_new_ways_to_make_a_namespace_look_unknown(glass: Glass) -> None:
         Attack(
             control=Control.UNFILTERED,
             code="""
-                from tactics import *
-                def spawn():
-                    pid = call(435, (ctypes.c_uint64 * 8)(0x10000000, 0, 0, 0, 17, 0, 0, 0), 64)
-                    if pid == 0:
-                        os._exit(0)
-                    os.waitpid(pid, 0)
-                attempt("clone3", spawn)
-                """,
+            from tactics import *
+            def spawn():
+                pid = call(435, (ctypes.c_uint64 * 8)(0x10000000, 0, 0, 0, 17, 0, 0, 0), 64)
+                if pid == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            attempt("clone3", spawn)
+            """,
         )
     )
     assert answers(result.stdout) == {"clone3": "ENOSYS"}
@@ -140,12 +147,12 @@ def test_socket_family_is_refused(glass: Glass, family: int) -> None:
         Attack(
             control=Control.PROBE if by_capability else Control.UNFILTERED,
             code=f"""
-                from tactics import *
-                for kind in (1, 2, 3, 5):
-                    attempt(f"socket_{{kind}}", call, 41, {family}, kind, 0)
-                    attempt(f"pair_{{kind}}", call, 53, {family}, kind, 0, (ctypes.c_int * 2)())
-                attempt("upper_half", call, 41, {family} | 1 << 40, 5, 0)
-                """,
+            from tactics import *
+            for kind in (1, 2, 3, 5):
+                attempt(f"socket_{{kind}}", call, 41, {family}, kind, 0)
+                attempt(f"pair_{{kind}}", call, 53, {family}, kind, 0, (ctypes.c_int * 2)())
+            attempt("upper_half", call, 41, {family} | 1 << 40, 5, 0)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"EPERM"}
@@ -157,10 +164,10 @@ def test_netlink_other_than_routes_is_refused(glass: Glass) -> None:
         Attack(
             control=Control.UNFILTERED,
             code="""
-                from tactics import *
-                for protocol in range(1, 24):
-                    attempt(f"protocol_{protocol}", call, 41, 16, 3, protocol)
-                """,
+            from tactics import *
+            for protocol in range(1, 24):
+                attempt(f"protocol_{protocol}", call, 41, 16, 3, protocol)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"EPERM"}
@@ -181,13 +188,13 @@ def test_call_by_another_table_kills(glass: Glass, code: bytes) -> None:
         Attack(
             control=Control.UNFILTERED,
             code=f"""
-                import ctypes, mmap, os
-                page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-                page.write({code!r})
-                address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-                ctypes.CFUNCTYPE(ctypes.c_int)(address)()
-                os.write(1, b"came back: REACHED")
-                """,
+            import ctypes, mmap, os
+            page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+            page.write({code!r})
+            address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+            ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+            os.write(1, b"came back: REACHED")
+            """,
             verdict=Verdict.SIGNALED,
         )
     )
@@ -199,25 +206,26 @@ def test_switches_of_the_kernel_cannot_be_thrown(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                known = ("/proc/sysrq-trigger", "/sys/kernel/uevent_helper", "/sys/power/state", "/proc/sys/vm/drop_caches")
-                for path in known:
+            from tactics import *
+            known = ("/proc/sysrq-trigger", "/proc/sys/vm/drop_caches", "/proc/sys/kernel/core_pattern",
+                     "/sys/kernel/uevent_helper", "/sys/power/state")
+            for path in known:
+                try:
+                    os.write(os.open(path, os.O_WRONLY), b"")
+                    # The mask is /dev/null: it takes anything and does nothing.
+                    say(path, "null" if os.stat(path).st_rdev == os.stat("/dev/null").st_rdev else "REACHED")
+                except OSError as error:
+                    say(path, errno.errorcode[error.errno])
+            opened = 0
+            for folder, _, names in os.walk("/proc/sys"):
+                for name in names:
                     try:
-                        os.write(os.open(path, os.O_WRONLY), b"")
-                        # The mask is /dev/null: it takes anything and does nothing.
-                        say(path, "null" if os.stat(path).st_rdev == os.stat("/dev/null").st_rdev else "REACHED")
-                    except OSError as error:
-                        say(path, errno.errorcode[error.errno])
-                opened = 0
-                for folder, _, names in os.walk("/proc/sys"):
-                    for name in names:
-                        try:
-                            os.close(os.open(f"{folder}/{name}", os.O_WRONLY))
-                        except OSError:
-                            continue
-                        if os.stat(f"{folder}/{name}").st_rdev != os.stat("/dev/null").st_rdev:
-                            say(f"{folder}/{name}", "REACHED")
-                """,
+                        os.close(os.open(f"{folder}/{name}", os.O_WRONLY))
+                    except OSError:
+                        continue
+                    if os.stat(f"{folder}/{name}").st_rdev != os.stat("/dev/null").st_rdev:
+                        say(f"{folder}/{name}", "REACHED")
+            """,
         )
     )
     said = answers(result.stdout)
@@ -230,52 +238,54 @@ def test_secrets_of_the_kernel_are_masked(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                paths = ("kcore", "kallsyms", "keys", "key-users", "timer_list", "sched_debug", "kmsg", "interrupts",
-                         "sys/kernel/random/boot_id", "kpagecount", "kpageflags", "vmallocinfo", "slabinfo", "latency_stats")
-                for path in paths:
-                    try:
-                        say(path, len(read("/proc/" + path)))
-                    except OSError as error:
-                        say(path, errno.errorcode[error.errno])
-                for path in ("/sys/firmware", "/sys/class/dmi/id", "/sys", "/proc/acpi/wakeup", "/proc/scsi/scsi"):
-                    attempt(path, os.listdir, path) if path != "/sys" else attempt(path, os.stat, path)
-                for path in ("/proc/iomem", "/proc/ioports"):
-                    lines = [line for line in open(path) if not line.strip().startswith("00000000-00000000")]
-                    say(path, len([line for line in lines if not line.strip().startswith("0000-0000")]))
-                """,
+            from tactics import *
+            paths = ("kcore", "kallsyms", "keys", "key-users", "timer_list", "sched_debug", "kmsg",
+                     "interrupts", "sys/kernel/random/boot_id", "kpagecount", "kpageflags", "vmallocinfo",
+                     "slabinfo", "latency_stats")
+            for path in paths:
+                try:
+                    say(path, len(read("/proc/" + path)))
+                except OSError as error:
+                    say(path, errno.errorcode[error.errno])
+            for path in ("/sys", "/sys/firmware", "/sys/class/dmi/id", "/proc/acpi/wakeup"):
+                attempt(path, os.stat, path)
+            for path in ("/proc/iomem", "/proc/ioports"):
+                lines = [line for line in open(path) if not line.strip().startswith("00000000-00000000")]
+                say(path, len([line for line in lines if not line.strip().startswith("0000-0000")]))
+            """,
         )
     )
     assert set(answers(result.stdout).values()) <= {"0", "ENOENT", "EACCES", "EPERM", "ENOTDIR"}
 
 
 def test_a_sweep_of_calls_ends_cleanly(glass: Glass) -> None:
-    """Every number, a child each, with rubbish for arguments; those that would end or stop the child aside."""
+    """Every number, in a child each, with rubbish for arguments; but not what would end or stop the child."""
     result = glass.contains(
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                import collections, signal
-                ending = {15, 23, 34, 35, 58, 60, 61, 127, 128, 130, 200, 202, 219, 231, 232, 234, 247, 270, 271, 281, 322, 441}
-                outcome = collections.Counter()
-                for number in set(range(0, 600)) - ending:
-                    child = os.fork()
-                    if child == 0:
-                        signal.alarm(1)
-                        try:
-                            call(number, *[0x7FFF0000_00000001] * 6)
-                            os._exit(0)
-                        except OSError as error:
-                            os._exit(min(error.errno, 255))
-                    status = os.waitpid(child, 0)[1]
-                    if os.WIFSIGNALED(status):
-                        outcome[f"signal-{os.WTERMSIG(status)}"] += 1
-                    else:
-                        outcome[errno.errorcode.get(os.WEXITSTATUS(status), str(os.WEXITSTATUS(status)))] += 1
-                for name, count in outcome.items():
-                    say(name, count)
-                """,
+            from tactics import *
+            import collections, signal
+            ending = {15, 23, 34, 35, 58, 60, 61, 127, 128, 130, 200, 202, 219, 231, 232, 234, 247, 270, 271}
+            ending |= {281, 322, 441}
+            outcome = collections.Counter()
+            for number in set(range(0, 600)) - ending:
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(1)
+                    try:
+                        call(number, *[0x7FFF0000_00000001] * 6)
+                        os._exit(0)
+                    except OSError as error:
+                        os._exit(min(error.errno, 255))
+                status = os.waitpid(child, 0)[1]
+                if os.WIFSIGNALED(status):
+                    outcome[f"signal-{os.WTERMSIG(status)}"] += 1
+                else:
+                    outcome[errno.errorcode.get(os.WEXITSTATUS(status), str(os.WEXITSTATUS(status)))] += 1
+            for name, count in outcome.items():
+                say(name, count)
+            """,
         )
     )
     said = answers(result.stdout)

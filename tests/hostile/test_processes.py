@@ -1,4 +1,4 @@
-"""Processes (security.md 3.4): they stay in the jar, they stay few, and they all die with it."""
+"""Processes: they stay in the jar, they stay few, and they all die with it."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ def test_daemon_that_holds_stdout_does_not_hold_the_run(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                import os, time
+            import os, time
+            if os.fork() == 0:
+                os.setsid()
                 if os.fork() == 0:
-                    os.setsid()
-                    if os.fork() == 0:
-                        time.sleep(2)
-                        os.write(1, b"late REACHED")
-                    os._exit(0)
-                print("done")
-                """,
+                    time.sleep(2)
+                    os.write(1, b"late REACHED")
+                os._exit(0)
+            print("done")
+            """,
         )
     )
     assert result.stdout == b"done\n"
@@ -127,16 +127,16 @@ def test_daemon_that_holds_stdout_does_not_hold_the_run(glass: Glass) -> None:
 
 
 def test_stdout_held_by_a_message_in_flight_does_not_hold_the_run(glass: Glass) -> None:
-    """Sockets that carry each other, and the pipe: nobody has them open, and only the kernel's collector ends them."""
+    """Two sockets that carry each other, and the pipe: it is held until the kernel collects its garbage."""
     result = glass.contains(
         Attack(
             control=Control.PROBE,
             code="""
-                import socket
-                one, two = socket.socketpair()
-                socket.send_fds(one, [b"x"], [one.fileno(), two.fileno(), 1, 2])
-                print("done")
-                """,
+            import socket
+            one, two = socket.socketpair()
+            socket.send_fds(one, [b"x"], [one.fileno(), two.fileno(), 1, 2])
+            print("done")
+            """,
         )
     )
     assert result.stdout == b"done\n"
@@ -150,9 +150,9 @@ def test_program_that_outlives_its_parent_writes_nothing_late(glass: Glass) -> N
             language=Language.BASH,
             linger_s=1.0,
             code="""
-                nohup setsid sh -c 'sleep 0.4; echo REACHED > late.txt' >/dev/null 2>&1 </dev/null &
-                echo done > early.txt
-                """,
+            nohup setsid sh -c 'sleep 0.4; echo REACHED > late.txt' >/dev/null 2>&1 </dev/null &
+            echo done > early.txt
+            """,
         )
     )
     assert [artifact.path for artifact in result.artifacts] == ["early.txt"]
@@ -205,7 +205,9 @@ def test_program_that_outlives_its_parent_writes_nothing_late(glass: Glass) -> N
         ),
     ],
 )
-def test_program_that_will_not_end_is_ended_at_its_deadline(glass: Glass, language: Language, code: str) -> None:
+def test_program_that_will_not_end_is_ended_at_its_deadline(
+    glass: Glass, language: Language, code: str
+) -> None:
     result = glass.contains(
         Attack(
             control=Control.PROBE,
@@ -219,7 +221,7 @@ def test_program_that_will_not_end_is_ended_at_its_deadline(glass: Glass, langua
 
 
 def test_fork_race_against_the_kill_leaves_nothing(glass: Glass) -> None:
-    """Thirty processes of which each forks and ends, over and over: a killer that goes pid by pid is too late."""
+    """Processes of which each forks and ends, over and over: a killer that goes pid by pid is too late."""
     attack = Attack(
         control=Control.ROOT,
         code="""
@@ -261,19 +263,19 @@ def test_killing_everything_kills_only_the_jar(glass: Glass) -> None:
         Attack(
             control=Control.ROOT,
             code="""
-                import os, signal, time
-                victim = os.fork()
-                if victim == 0:
-                    signal.pause()
-                pids = [-1, *range(1, 70000), int(os.environ["HOST_PID"]), int(os.environ["SERVICE_PID"])]
-                for pid in pids:
-                    if pid != os.getpid():
-                        try:
-                            os.kill(pid, signal.SIGKILL)
-                        except OSError:
-                            pass
-                print("victim", os.waitpid(victim, 0)[1])
-                """,
+            import os, signal, time
+            victim = os.fork()
+            if victim == 0:
+                signal.pause()
+            pids = [-1, *range(1, 70000), int(os.environ["HOST_PID"]), int(os.environ["SERVICE_PID"])]
+            for pid in pids:
+                if pid != os.getpid():
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except OSError:
+                        pass
+            print("victim", os.waitpid(victim, 0)[1])
+            """,
         )
     )
     assert result.stdout == b"victim 9\n"
@@ -284,17 +286,17 @@ def test_no_signal_from_inside_ends_the_guest(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                import signal, time
-                guest = os.pidfd_open(1)
-                for number in sorted(signal.valid_signals()):
-                    say("sending", int(number))
-                    os.kill(1, number)
-                    signal.pidfd_send_signal(guest, number)
-                    call(234, 1, 1, int(number))  # tgkill
-                    time.sleep(0.002)
-                say("still", "here")
-                """,
+            from tactics import *
+            import signal, time
+            guest = os.pidfd_open(1)
+            for number in sorted(signal.valid_signals()):
+                say("sending", int(number))
+                os.kill(1, number)
+                signal.pidfd_send_signal(guest, number)
+                call(234, 1, 1, int(number))  # tgkill
+                time.sleep(0.002)
+            say("still", "here")
+            """,
         )
     )
     assert answers(result.stdout)["still"] == "here"
@@ -305,15 +307,15 @@ def test_guest_under_a_flood_of_signals_still_works(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os, signal
-                for _ in range(50_000):
+            import os, signal
+            for _ in range(50_000):
+                os.kill(1, signal.SIGCHLD)
+            print("done", flush=True)
+            if os.fork() == 0:
+                while True:
                     os.kill(1, signal.SIGCHLD)
-                print("done", flush=True)
-                if os.fork() == 0:
-                    while True:
-                        os.kill(1, signal.SIGCHLD)
-                os._exit(3)
-                """,
+            os._exit(3)
+            """,
             exit_code=3,
         )
     )
@@ -325,21 +327,21 @@ def test_guest_cannot_be_traced_limited_or_read(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                attempt("attach", call, 101, 16, 1, 0, 0)
-                attempt("seize", call, 101, 0x4206, 1, 0, 0)
-                limit = (ctypes.c_uint64 * 2)(0, 0)
-                for number in range(16):
-                    attempt(f"limit_{number}", call, 302, 1, number, limit, None)
-                attempt("read", call, 310, 1, None, 0, None, 0, 0)
-                attempt("write", call, 311, 1, None, 0, None, 0, 0)
-                attempt("descriptor", call, 438, os.pidfd_open(1), 0, 0)
-                attempt("advise", call, 440, os.pidfd_open(1), None, 0, 4, 0)
-                attempt("compare", call, 312, 1, os.getpid(), 0, 0, 0)
-                attempt("migrate", call, 256, 1, 0, None, None)
-                head, size = ctypes.c_void_p(), ctypes.c_size_t()
-                attempt("robust", call, 274, 1, ctypes.byref(head), ctypes.byref(size))
-                """,
+            from tactics import *
+            attempt("attach", call, 101, 16, 1, 0, 0)
+            attempt("seize", call, 101, 0x4206, 1, 0, 0)
+            limit = (ctypes.c_uint64 * 2)(0, 0)
+            for number in range(16):
+                attempt(f"limit_{number}", call, 302, 1, number, limit, None)
+            attempt("read", call, 310, 1, None, 0, None, 0, 0)
+            attempt("write", call, 311, 1, None, 0, None, 0, 0)
+            attempt("descriptor", call, 438, os.pidfd_open(1), 0, 0)
+            attempt("advise", call, 440, os.pidfd_open(1), None, 0, 4, 0)
+            attempt("compare", call, 312, 1, os.getpid(), 0, 0, 0)
+            attempt("migrate", call, 256, 1, 0, None, None)
+            head, size = ctypes.c_void_p(), ctypes.c_size_t()
+            attempt("robust", call, 274, 1, ctypes.byref(head), ctypes.byref(size))
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"EPERM"}
@@ -350,14 +352,14 @@ def test_entry_of_the_guest_in_proc_is_closed(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                for name in ("mem", "maps", "environ", "cmdline", "stat", "status", "root", "cwd", "fd", "exe", "ns/pid"):
-                    attempt(name, os.stat, f"/proc/1/{name}")
-                    attempt(name + "_open", os.open, f"/proc/1/{name}", os.O_RDONLY)
-                for name in ("oom_score_adj", "coredump_filter", "timerslack_ns", "autogroup", "comm", "clear_refs"):
-                    attempt(name, os.open, f"/proc/1/{name}", os.O_WRONLY)
-                    attempt("own_" + name, os.open, f"/proc/self/{name}", os.O_WRONLY)
-                """,
+            from tactics import *
+            for name in ("mem", "maps", "environ", "cmdline", "stat", "root", "cwd", "fd", "exe", "ns/pid"):
+                attempt(name, os.stat, f"/proc/1/{name}")
+                attempt(name + "_open", os.open, f"/proc/1/{name}", os.O_RDONLY)
+            for name in ("oom_score_adj", "coredump_filter", "timerslack_ns", "autogroup", "clear_refs"):
+                attempt(name, os.open, f"/proc/1/{name}", os.O_WRONLY)
+                attempt("own_" + name, os.open, f"/proc/self/{name}", os.O_WRONLY)
+            """,
         )
     )
     said = answers(result.stdout)
@@ -372,24 +374,24 @@ def test_guest_starved_of_cpu_does_not_delay_the_deadline(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os
-                for deed in (
-                    lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
-                    lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
-                    lambda: os.sched_setaffinity(1, [min(os.sched_getaffinity(0))]),
-                ):
-                    try:
-                        deed()
-                    except OSError:
-                        pass
-                os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-                for _ in range(25):
-                    if os.fork() == 0:
-                        while True:
-                            pass
-                while True:
+            import os
+            for deed in (
+                lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
+                lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
+                lambda: os.sched_setaffinity(1, [min(os.sched_getaffinity(0))]),
+            ):
+                try:
+                    deed()
+                except OSError:
                     pass
-                """,
+            os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+            for _ in range(25):
+                if os.fork() == 0:
+                    while True:
+                        pass
+            while True:
+                pass
+            """,
             limits=small(timeout_s=0.6, grace_s=0.2),
             verdict=Verdict.TIMEOUT,
         )
@@ -398,7 +400,7 @@ def test_guest_starved_of_cpu_does_not_delay_the_deadline(glass: Glass) -> None:
 
 
 def test_program_that_steals_its_own_output_does_not_stop_the_guest(glass: Glass) -> None:
-    """It takes back, through /proc, what it wrote: after the guest was told of it and before the guest reads it.
+    """It takes back what it wrote, through /proc, after the guest was told of it and before it reads.
 
     What it writes to stderr shows it whether the guest still works; once it does not, the program waits.
     """
@@ -406,30 +408,30 @@ def test_program_that_steals_its_own_output_does_not_stop_the_guest(glass: Glass
         Attack(
             control=Control.PROBE,
             code="""
-                import fcntl, os, random, termios, time
-                mine = os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK)
-                def unread():
-                    return int.from_bytes(fcntl.ioctl(2, termios.FIONREAD, bytes(4)), "little")
-                def consumed():
-                    for _ in range(200):
-                        if not unread():
-                            return True
-                        time.sleep(0.0005)
-                    return False
-                end = time.monotonic() + 1
-                while time.monotonic() < end:
-                    os.write(1, b"x")
-                    steal_at = time.perf_counter() + random.random() * 3e-4
-                    while time.perf_counter() < steal_at:
-                        pass
-                    try:
-                        os.read(mine, 100)
-                    except BlockingIOError:
-                        pass
-                    os.write(2, b"e")
-                    if not consumed():
-                        time.sleep(60)
-                """,
+            import fcntl, os, random, termios, time
+            mine = os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK)
+            def unread():
+                return int.from_bytes(fcntl.ioctl(2, termios.FIONREAD, bytes(4)), "little")
+            def consumed():
+                for _ in range(200):
+                    if not unread():
+                        return True
+                    time.sleep(0.0005)
+                return False
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                os.write(1, b"x")
+                steal_at = time.perf_counter() + random.random() * 3e-4
+                while time.perf_counter() < steal_at:
+                    pass
+                try:
+                    os.read(mine, 100)
+                except BlockingIOError:
+                    pass
+                os.write(2, b"e")
+                if not consumed():
+                    time.sleep(60)
+            """,
             limits=small(timeout_s=2.0, grace_s=0.1, cpu_cores=2),
         )
     )
@@ -441,14 +443,14 @@ def test_limits_cannot_be_raised(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                for number in range(16):
-                    soft_and_hard = (ctypes.c_uint64 * 2)()
-                    call(302, 0, number, None, soft_and_hard)
-                    if soft_and_hard[1] != 2**64 - 1:
-                        more = (ctypes.c_uint64 * 2)(soft_and_hard[1] + 1, soft_and_hard[1] + 1)
-                        attempt(str(number), call, 302, 0, number, more, None)
-                """,
+            from tactics import *
+            for number in range(16):
+                soft_and_hard = (ctypes.c_uint64 * 2)()
+                call(302, 0, number, None, soft_and_hard)
+                if soft_and_hard[1] != 2**64 - 1:
+                    more = (ctypes.c_uint64 * 2)(soft_and_hard[1] + 1, soft_and_hard[1] + 1)
+                    attempt(str(number), call, 302, 0, number, more, None)
+            """,
         )
     )
     said = answers(result.stdout)
@@ -463,25 +465,25 @@ def test_crash_leaves_no_core(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                from tactics import *
-                import resource, signal
-                hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-                for value in (hard, 0, 1 << 20, resource.RLIM_INFINITY):
-                    try:
-                        resource.setrlimit(resource.RLIMIT_CORE, (value, hard))
-                    except (ValueError, OSError):
-                        pass
-                say("limit", resource.getrlimit(resource.RLIMIT_CORE))
-                if "OUTSIDE" in os.environ:
-                    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
-                for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGQUIT):
-                    child = os.fork()
-                    if child == 0:
-                        signal.signal(number, signal.SIG_DFL)
-                        os.kill(os.getpid(), number)
-                    status = os.waitpid(child, 0)[1]
-                    say(number.name, "REACHED" if os.WCOREDUMP(status) else f"signal {os.WTERMSIG(status)}")
-                """,
+            from tactics import *
+            import resource, signal
+            hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+            for value in (hard, 0, 1 << 20, resource.RLIM_INFINITY):
+                try:
+                    resource.setrlimit(resource.RLIMIT_CORE, (value, hard))
+                except (ValueError, OSError):
+                    pass
+            say("limit", resource.getrlimit(resource.RLIMIT_CORE))
+            if "OUTSIDE" in os.environ:
+                resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+            for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGQUIT):
+                child = os.fork()
+                if child == 0:
+                    signal.signal(number, signal.SIG_DFL)
+                    os.kill(os.getpid(), number)
+                status = os.waitpid(child, 0)[1]
+                say(number.name, "REACHED" if os.WCOREDUMP(status) else f"signal {os.WTERMSIG(status)}")
+            """,
         )
     )
     assert answers(result.stdout) == {
@@ -511,14 +513,14 @@ def test_priority_cannot_be_raised(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                attempt("fifo", os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(99))
-                attempt("round_robin", os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1))
-                deadline = (ctypes.c_uint32 * 14)(56, 6, 0, 0, 0, 0, 10**6, 0, 10**7, 0, 10**7, 0)
-                attempt("deadline", call, 314, 0, deadline, 0)
-                attempt("nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, -20))
-                attempt("io", call, 251, 1, 0, 1 << 13)
-                """,
+            from tactics import *
+            attempt("fifo", os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(99))
+            attempt("round_robin", os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1))
+            deadline = (ctypes.c_uint32 * 14)(56, 6, 0, 0, 0, 0, 10**6, 0, 10**7, 0, 10**7, 0)
+            attempt("deadline", call, 314, 0, deadline, 0)
+            attempt("nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, -20))
+            attempt("io", call, 251, 1, 0, 1 << 13)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) <= {"EPERM", "EACCES"}
@@ -530,16 +532,16 @@ def test_descriptors_meet_their_limit(glass: Glass) -> None:
             control=Control.ROOMY,
             roomy=small(nofile=4096),
             code="""
-                from tactics import *
-                count = 0
-                try:
-                    while count < 2000:
-                        os.open("/dev/null", os.O_RDONLY)
-                        count += 1
-                    say("all", "REACHED")
-                except OSError as error:
-                    say(str(count), errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            count = 0
+            try:
+                while count < 2000:
+                    os.open("/dev/null", os.O_RDONLY)
+                    count += 1
+                say("all", "REACHED")
+            except OSError as error:
+                say(str(count), errno.errorcode[error.errno])
+            """,
         )
     )
     count, answer = result.stdout.split()
@@ -553,21 +555,21 @@ def test_descriptors_in_flight_meet_their_limit(glass: Glass) -> None:
             control=Control.ROOMY,
             roomy=small(nofile=4096),
             code="""
-                from tactics import *
-                import socket
-                null = os.open("/dev/null", os.O_RDONLY)
-                sent = 0
-                pairs = []
-                try:
-                    while sent < 2000:
-                        if sent % 100 == 0:  # a socket's buffer takes no more than some 250
-                            pairs.append(socket.socketpair())
-                        socket.send_fds(pairs[-1][0], [b"x"], [null])
-                        sent += 1
-                    say("all", "REACHED")
-                except OSError as error:
-                    say(str(sent), errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            import socket
+            null = os.open("/dev/null", os.O_RDONLY)
+            sent = 0
+            pairs = []
+            try:
+                while sent < 2000:
+                    if sent % 100 == 0:  # a socket's buffer takes no more than some 250
+                        pairs.append(socket.socketpair())
+                    socket.send_fds(pairs[-1][0], [b"x"], [null])
+                    sent += 1
+                say("all", "REACHED")
+            except OSError as error:
+                say(str(sent), errno.errorcode[error.errno])
+            """,
         )
     )
     sent, answer = result.stdout.split()
@@ -580,11 +582,12 @@ def test_huge_arguments_are_refused_inside(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                attempt("argument", os.execv, "/bin/true", ["true", "x" * (2 << 20)])
-                attempt("arguments", os.execv, "/bin/true", ["true", *["x" * 100] * 50_000])
-                attempt("environment", os.execve, "/bin/true", ["true"], {f"N{n}": "x" * 50 for n in range(100_000)})
-                """,
+            from tactics import *
+            attempt("argument", os.execv, "/bin/true", ["true", "x" * (2 << 20)])
+            attempt("arguments", os.execv, "/bin/true", ["true", *["x" * 100] * 50_000])
+            many = {f"NAME_{number}": "x" * 50 for number in range(100_000)}
+            attempt("environment", os.execve, "/bin/true", ["true"], many)
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"E2BIG"}
@@ -595,16 +598,16 @@ def test_there_is_no_terminal_to_type_into(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                import fcntl, termios
-                for fd in (0, 1, 2):
-                    say(f"terminal_{fd}", os.isatty(fd))
-                    attempt(f"type_{fd}", fcntl.ioctl, fd, termios.TIOCSTI, b"x")
-                    attempt(f"paste_{fd}", fcntl.ioctl, fd, 0x541C, b"\\x03")
-                for path in ("/dev/tty", "/dev/console", "/dev/ptmx", "/dev/pts/ptmx", "/dev/tty0"):
-                    attempt(path, os.open, path, os.O_RDWR)
-                attempt("control", fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
-                """,
+            from tactics import *
+            import fcntl, termios
+            for fd in (0, 1, 2):
+                say(f"terminal_{fd}", os.isatty(fd))
+                attempt(f"type_{fd}", fcntl.ioctl, fd, termios.TIOCSTI, b"x")
+                attempt(f"paste_{fd}", fcntl.ioctl, fd, 0x541C, b"\\x03")
+            for path in ("/dev/tty", "/dev/console", "/dev/ptmx", "/dev/pts/ptmx", "/dev/tty0"):
+                attempt(path, os.open, path, os.O_RDWR)
+            attempt("control", fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
+            """,
         )
     )
     said = answers(result.stdout)

@@ -1,4 +1,4 @@
-"""Memory, CPU, time and disk (security.md 3.5): what a jar may use is all that it can use."""
+"""Memory, CPU, time and disk: what a jar may use is all that it can use."""
 
 from __future__ import annotations
 
@@ -94,9 +94,7 @@ UNSEEN_BY_WATCHDOG = ("memfd", "sysv", "unix-sockets", "page-tables")
 
 
 @pytest.mark.parametrize("way", MEMORY)
-def test_memory_past_the_limit_ends_the_run(
-    glass: Glass, way: str, request: pytest.FixtureRequest
-) -> None:
+def test_memory_past_the_limit_ends_the_run(glass: Glass, way: str, request: pytest.FixtureRequest) -> None:
     if not glass.has_cgroup and way in UNSEEN_BY_WATCHDOG:
         _known_to_be_unseen(request)
     result = glass.contains(
@@ -128,22 +126,22 @@ def test_pipes_count_as_memory(glass: Glass, request: pytest.FixtureRequest) -> 
             limits=small(memory_mb=32, nofile=4096),
             roomy=LARGE,
             code="""
-                import fcntl, os
-                sent = 0
-                while sent < 48 << 20:
-                    reading, writing = os.pipe()
-                    try:
-                        fcntl.fcntl(writing, 1031, 1 << 20)
-                    except OSError:
-                        pass
-                    os.set_blocking(writing, False)
-                    try:
-                        while True:
-                            sent += os.write(writing, bytes(65536))
-                    except BlockingIOError:
-                        pass
-                print("all REACHED")
-                """,
+            import fcntl, os
+            sent = 0
+            while sent < 48 << 20:
+                reading, writing = os.pipe()
+                try:
+                    fcntl.fcntl(writing, 1031, 1 << 20)
+                except OSError:
+                    pass
+                os.set_blocking(writing, False)
+                try:
+                    while True:
+                        sent += os.write(writing, bytes(65536))
+                except BlockingIOError:
+                    pass
+            print("all REACHED")
+            """,
             verdict=Verdict.OOM,
         )
     )
@@ -186,9 +184,7 @@ NETWORK_BUFFERS = {
 
 
 @pytest.mark.parametrize("protocol", NETWORK_BUFFERS)
-def test_network_buffers_count_as_memory(
-    glass: Glass, protocol: str, request: pytest.FixtureRequest
-) -> None:
+def test_network_buffers_count_as_memory(glass: Glass, protocol: str, request: pytest.FixtureRequest) -> None:
     """What a program sends to itself and does not take is the host's memory, and no process's."""
     if not glass.has_cgroup:
         _known_to_be_unseen(request)
@@ -197,7 +193,8 @@ def test_network_buffers_count_as_memory(
             control=Control.ROOMY,
             limits=small(nofile=4096, timeout_s=20),
             roomy=replace(LARGE, memory_mb=2048),
-            code=NETWORK_BUFFERS[protocol] + '\n        print("all", "REACHED" if sent >= 150 << 20 else sent)\n',
+            code=NETWORK_BUFFERS[protocol]
+            + '\n        print("all", "REACHED" if sent >= 150 << 20 else sent)\n',
             goal="all REACHED",
             exit_code=None,
         )
@@ -209,16 +206,16 @@ def test_child_that_ran_out_of_memory_does_not_change_the_programs_own_verdict(g
         Attack(
             control=Control.ROOMY,
             code="""
-                import os
-                child = os.fork()
-                if child == 0:
-                    held = bytearray(150 << 20)
-                    for place in range(0, len(held), 4096):
-                        held[place] = 1
-                    print("all REACHED", flush=True)
-                    os._exit(0)
-                print("child", os.waitpid(child, 0)[1])
-                """,
+            import os
+            child = os.fork()
+            if child == 0:
+                held = bytearray(150 << 20)
+                for place in range(0, len(held), 4096):
+                    held[place] = 1
+                print("all REACHED", flush=True)
+                os._exit(0)
+            print("child", os.waitpid(child, 0)[1])
+            """,
         )
     )
     if glass.has_cgroup:
@@ -226,23 +223,23 @@ def test_child_that_ran_out_of_memory_does_not_change_the_programs_own_verdict(g
 
 
 def test_guest_that_runs_out_of_memory_is_an_oom_too(glass: Glass) -> None:
-    """Files fill the memory to its brim and nobody can be killed for them: in the end it is the guest's turn."""
+    """Files fill the memory to its brim, and killing programs does not free it: then it is the guest's turn."""
     started = time.monotonic()
     glass.contains(
         Attack(
             control=Control.PROBE,
             limits=small(memory_mb=24, workspace_mb=256),
             code="""
-                import os
-                with open("/workspace/work/brim", "wb", 0) as file:
-                    file.write(bytes(1 << 20))
-                while True:
-                    if os.fork() == 0:
-                        with open("/workspace/work/brim", "ab", 0) as file:
-                            while True:
-                                file.write(b"x" * 4096)
-                    os.wait()
-                """,
+            import os
+            with open("/workspace/work/brim", "wb", 0) as file:
+                file.write(bytes(1 << 20))
+            while True:
+                if os.fork() == 0:
+                    with open("/workspace/work/brim", "ab", 0) as file:
+                        while True:
+                            file.write(b"x" * 4096)
+                os.wait()
+            """,
             verdict=Verdict.OOM,
         )
     )
@@ -266,16 +263,16 @@ def test_objects_of_the_kernel_are_few(glass: Glass, make: str) -> None:
         Attack(
             control=Control.PROBE,
             code=f"""
-                from tactics import *
-                import select
-                held = []
-                try:
-                    while len(held) < 10_000:
-                        held.append({make})
-                    say("all", "REACHED")
-                except OSError as error:
-                    say("end", errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            import select
+            held = []
+            try:
+                while len(held) < 10_000:
+                    held.append({make})
+                say("all", "REACHED")
+            except OSError as error:
+                say("end", errno.errorcode[error.errno])
+            """,
         )
     )
     assert answers(result.stdout) == {"end": "EMFILE"}
@@ -288,14 +285,14 @@ def test_names_that_do_not_exist_fill_nothing(glass: Glass) -> None:
             control=Control.PROBE,
             limits=small(memory_mb=32),
             code="""
-                import os
-                for number in range(100_000):
-                    try:
-                        os.stat(f"/usr/lib/no-such-name-{number}-{'x' * 100}")
-                    except OSError:
-                        pass
-                print("done")
-                """,
+            import os
+            for number in range(100_000):
+                try:
+                    os.stat(f"/usr/lib/no-such-name-{number}-{'x' * 100}")
+                except OSError:
+                    pass
+            print("done")
+            """,
         )
     )
     assert result.stdout == b"done\n"
@@ -327,22 +324,22 @@ def test_timers_are_few(glass: Glass) -> None:
         Attack(
             control=Control.BARE,
             code="""
-                from tactics import *
-                import signal
-                librt = ctypes.CDLL(None, use_errno=True)
-                signal.signal(signal.SIGALRM, signal.SIG_IGN)
-                every_ms = (ctypes.c_long * 4)(0, 10**6, 0, 10**6)
-                made = 0
-                try:
-                    while made < 3000:
-                        timer = ctypes.c_void_p()
-                        checked(librt.timer_create(1, None, ctypes.byref(timer)))
-                        checked(librt.timer_settime(timer, 0, every_ms, None))
-                        made += 1
-                    say("all", "REACHED")
-                except OSError as error:
-                    say(str(made), errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            import signal
+            librt = ctypes.CDLL(None, use_errno=True)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            every_ms = (ctypes.c_long * 4)(0, 10**6, 0, 10**6)
+            made = 0
+            try:
+                while made < 3000:
+                    timer = ctypes.c_void_p()
+                    checked(librt.timer_create(1, None, ctypes.byref(timer)))
+                    checked(librt.timer_settime(timer, 0, every_ms, None))
+                    made += 1
+                say("all", "REACHED")
+            except OSError as error:
+                say(str(made), errno.errorcode[error.errno])
+            """,
         )
     )
     made, answer = result.stdout.split()
@@ -357,7 +354,11 @@ def test_timers_are_few(glass: Glass) -> None:
         pytest.param(Language.PYTHON, "import signal; signal.pause()", id="pause"),
         pytest.param(Language.PYTHON, "import os; os.read(os.pipe()[0], 1)", id="read"),
         pytest.param(Language.BASH, "sleep infinity", id="bash"),
-        pytest.param(Language.PYTHON, "import threading; threading.Lock().acquire(); threading.Event().wait()", id="lock"),
+        pytest.param(
+            Language.PYTHON,
+            "import threading; threading.Lock().acquire(); threading.Event().wait()",
+            id="lock",
+        ),
     ],
 )
 def test_waiting_for_ever_ends_at_the_deadline(glass: Glass, language: Language, code: str) -> None:
@@ -390,13 +391,13 @@ def test_clocks_cannot_be_set(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                now = (ctypes.c_long * 2)(0, 0)
-                attempt("clock_settime", call, 227, 0, now)
-                attempt("settimeofday", call, 164, now, None)
-                attempt("adjtimex", call, 159, ctypes.create_string_buffer(b"\\x01", 208))
-                attempt("clock_adjtime", call, 305, 0, ctypes.create_string_buffer(b"\\x01", 208))
-                """,
+            from tactics import *
+            now = (ctypes.c_long * 2)(0, 0)
+            attempt("clock_settime", call, 227, 0, now)
+            attempt("settimeofday", call, 164, now, None)
+            attempt("adjtimex", call, 159, ctypes.create_string_buffer(b"\\x01", 208))
+            attempt("clock_adjtime", call, 305, 0, ctypes.create_string_buffer(b"\\x01", 208))
+            """,
         )
     )
     assert set(answers(result.stdout).values()) == {"EPERM"}
@@ -404,7 +405,7 @@ def test_clocks_cannot_be_set(glass: Glass) -> None:
 
 @pytest.mark.timeout(60 + DEADLINES)
 def test_finishing_at_the_deadline_gives_one_verdict(glass: Glass) -> None:
-    """Programs that end within some milliseconds around it: each is either exited or timed out, and said once."""
+    """Programs that end within milliseconds of it: each is either exited or timed out, said once."""
     timeout_s = 0.1
     grant = Grant(limits=small(timeout_s=timeout_s, grace_s=0.05), accept_weaker_limits=True)
     verdicts: Counter[Verdict] = Counter()
@@ -434,24 +435,22 @@ def test_finishing_at_the_deadline_gives_one_verdict(glass: Glass) -> None:
     assert len(verdicts) == 2, "the programs do not end at the deadline"
 
 
-@pytest.mark.parametrize(
-    "place", ["/tmp", "/var/tmp", "/dev/shm", "/workspace/work", "/workspace/artifacts"]
-)
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm", "/workspace/work", "/workspace/artifacts"])
 def test_disk_stops_at_its_cap(glass: Glass, place: str) -> None:
     result = glass.contains(
         Attack(
             control=Control.ROOMY,
             code=f"""
-                from tactics import *
-                written = 0
-                fd = os.open("{place}/zeros", os.O_CREAT | os.O_WRONLY)
-                try:
-                    while written < 24 << 20:
-                        written += os.write(fd, bytes(65536))
-                    say("all", "REACHED")
-                except OSError as error:
-                    say(str(written), errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            written = 0
+            fd = os.open("{place}/zeros", os.O_CREAT | os.O_WRONLY)
+            try:
+                while written < 24 << 20:
+                    written += os.write(fd, bytes(65536))
+                say("all", "REACHED")
+            except OSError as error:
+                say(str(written), errno.errorcode[error.errno])
+            """,
         )
     )
     written, answer = result.stdout.split()
@@ -478,16 +477,16 @@ def test_inodes_stop_at_their_cap(glass: Glass, place: str) -> None:
         Attack(
             control=Control.PROBE,
             code=f"""
-                from tactics import *
-                made = 0
-                try:
-                    while made < 50_000:
-                        os.symlink("x", f"{place}/{{made}}")
-                        made += 1
-                    say("all", "REACHED")
-                except OSError as error:
-                    say(str(made), errno.errorcode[error.errno])
-                """,
+            from tactics import *
+            made = 0
+            try:
+                while made < 50_000:
+                    os.symlink("x", f"{place}/{{made}}")
+                    made += 1
+                say("all", "REACHED")
+            except OSError as error:
+                say(str(made), errno.errorcode[error.errno])
+            """,
         )
     )
     assert result.stdout.split()[1] == b"ENOSPC"
@@ -499,14 +498,14 @@ def test_nothing_else_can_be_filled(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                from tactics import *
-                own = ("/proc", "/workspace/work", "/workspace/artifacts", "/tmp", "/dev/shm")
-                for path, folders, _ in os.walk("/"):
-                    if path.startswith(own) or path.count("/") > 3:
-                        folders.clear()
-                    elif os.access(path, os.W_OK):
-                        say(path, "REACHED")
-                """,
+            from tactics import *
+            own = ("/proc", "/workspace/work", "/workspace/artifacts", "/tmp", "/dev/shm")
+            for path, folders, _ in os.walk("/"):
+                if path.startswith(own) or path.count("/") > 3:
+                    folders.clear()
+                elif os.access(path, os.W_OK):
+                    say(path, "REACHED")
+            """,
         )
     )
     assert result.stdout == b""

@@ -1,4 +1,4 @@
-"""What one run leaves, the next must not find (security.md 3.10): two jars of one engine, one after the other."""
+"""What one run leaves, the next must not find: jars of one engine, one after the other and side by side."""
 
 from __future__ import annotations
 
@@ -18,80 +18,104 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/workspace/work", "/workspace/artifac
 
 
 def test_files_are_gone(glass: Glass) -> None:
-    leave = f"""
-import os
-for place in {PLACES!r}:
-    try:
-        open(f"{{place}}/left", "w").write("here")
-    except OSError:
-        pass
-"""
-    look = f"import os; print([place for place in {PLACES!r} if os.path.exists(f'{{place}}/left')])"
-    with glass.watching(Control.PROBE):
-        glass.wait(glass.run(leave))
-        assert glass.wait(glass.run(look)).stdout == b"[]\n"
+    glass.contains(
+        Attack(
+            control=Control.BARE,
+            accomplice=f"""
+            import os
+            for place in {(*PLACES, ".")!r}:
+                if os.access(place, os.W_OK):
+                    open(f"{{place}}/{{os.environ['MARK']}}", "w").close()
+            """,
+            code=f"""
+            from tactics import *
+            for place in {(*PLACES, ".")!r}:
+                path = f"{{place}}/{{os.environ['MARK']}}"
+                if os.path.exists(path):
+                    say(place, "REACHED")
+                    os.unlink(path)
+            """,
+        )
+    )
 
 
 def test_processes_are_gone(glass: Glass) -> None:
-    leave = """
-import os, signal, socket, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        server = socket.create_server(("127.0.0.1", 7878))
-        unix = socket.socket(socket.AF_UNIX)
-        unix.bind("\\0left")
-        unix.listen()
-        while True:
-            time.sleep(1)
-"""
-    look = """
-import os, socket
-print([name for name in os.listdir("/proc") if name.isdigit()] == [str(os.getpid())])
-for family, address in ((socket.AF_INET, ("127.0.0.1", 7878)), (socket.AF_UNIX, "\\0left")):
-    print(socket.socket(family).connect_ex(address))
-"""
-    with glass.watching(Control.PROBE):
-        glass.wait(glass.run(leave))
-        assert glass.wait(glass.run(look)).stdout == b"True\n111\n111\n"  # ECONNREFUSED
+    glass.contains(
+        Attack(
+            control=Control.BARE,
+            accomplice="""
+            import os, signal, socket
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    null = os.open("/dev/null", os.O_RDWR)
+                    for fd in (0, 1, 2):
+                        os.dup2(null, fd)
+                    unix = socket.socket(socket.AF_UNIX)
+                    unix.bind("\\0" + os.environ["MARK"])
+                    unix.listen()
+                    signal.pause()
+                os._exit(0)
+            os.wait()
+            import time
+            time.sleep(0.1)
+            """,
+            code="""
+            from tactics import *
+            import socket
+            attempt("answers", socket.socket(socket.AF_UNIX).connect, "\\0" + os.environ["MARK"])
+            """,
+        )
+    )
 
 
 def test_objects_without_a_file_are_gone(glass: Glass) -> None:
-    """System V and POSIX memory, semaphores, queues and keys live on after a process, in their namespace."""
-    leave = """
-from tactics import *
-import multiprocessing.shared_memory as shared
-libc.shmget(99, 4096, 0o1666), libc.semget(99, 1, 0o1666), libc.msgget(99, 0o1666)
-shared.SharedMemory("left", create=True, size=4096)._name
-"""
-    look = """
-from tactics import *
-print([libc.shmget(99, 4096, 0), libc.semget(99, 1, 0), libc.msgget(99, 0)], os.listdir("/dev/shm"))
-for name in ("shm", "sem", "msg"):
-    print(len(open(f"/proc/sysvipc/{name}").readlines()))
-"""
-    with glass.watching(Control.PROBE):
-        glass.wait(glass.run(leave))
-        assert glass.wait(glass.run(look)).stdout == b"[-1, -1, -1] []\n1\n1\n1\n"
+    """System V's memory, semaphores and queues live on after a process, in their namespace."""
+    glass.contains(
+        Attack(
+            control=Control.BARE,
+            accomplice="""
+            from tactics import *
+            checked(libc.shmget(99, 4096, 0o1666))
+            checked(libc.semget(99, 1, 0o1666))
+            checked(libc.msgget(99, 0o1666))
+            """,
+            code="""
+            from tactics import *
+            for name, got, remove in (
+                ("memory", libc.shmget(99, 4096, 0), lambda found: libc.shmctl(found, 0, None)),
+                ("semaphore", libc.semget(99, 1, 0), lambda found: libc.semctl(found, 0, 0)),
+                ("queue", libc.msgget(99, 0), lambda found: libc.msgctl(found, 0, None)),
+            ):
+                if got >= 0:
+                    say(name, "REACHED")
+                    remove(got)
+            """,
+        )
+    )
 
 
 def test_start_up_files_are_not_honoured(glass: Glass) -> None:
-    leave = """
-import os
-home = os.environ["HOME"]
-for name in (".bashrc", ".profile", ".bash_profile", ".npmrc", ".gitconfig", ".config/pip/pip.conf", ".pythonrc"):
-    os.makedirs(os.path.dirname(f"{home}/{name}"), exist_ok=True)
-    open(f"{home}/{name}", "w").write("echo hostile; exit 1")
-os.makedirs(f"{home}/.local/lib/python3.11/site-packages", exist_ok=True)
-open(f"{home}/.local/lib/python3.11/site-packages/usercustomize.py", "w").write("print('hostile')")
-open("sitecustomize.py", "w").write("print('hostile')")
-"""
-    with glass.watching(Control.PROBE):
-        glass.wait(glass.run(leave))
-        result = glass.wait(glass.run("bash -lc 'echo clean'; ls -A $HOME", language=Language.BASH))
-        assert result.stdout == b"clean\n"
-        for start in Start:
-            assert glass.wait(glass.run("print('clean')", start=start)).stdout == b"clean\n"
+    plant = """
+        mkdir -p "$HOME/.config/pip" "$HOME/.local/lib/python3.11/site-packages"
+        for name in .bashrc .profile .bash_profile .npmrc .gitconfig .config/pip/pip.conf; do
+            echo 'echo start-up REACHED' > "$HOME/$name"
+        done
+        echo 'print("start-up REACHED")' > "$HOME/.local/lib/python3.11/site-packages/usercustomize.py"
+        exit 0
+        """
+    glass.contains(
+        Attack(
+            control=Control.BARE,
+            language=Language.BASH,
+            accomplice=plant,
+            code="""
+            bash -lc 'echo clean'
+            bash -ic 'echo clean' 2>/dev/null
+            python3 -c 'print("clean")'
+            """,
+        )
+    )
 
 
 def test_compiled_modules_cannot_be_planted(glass: Glass) -> None:
@@ -134,16 +158,17 @@ gc.disable()
 """
     look = """
 import gc, json, os, socket, sys
-print(json.loads("[1]"), os.environ.get("LEFT"), sys.getrecursionlimit(), socket.getdefaulttimeout(), gc.isenabled())
+print(json.loads("[1]"), os.environ.get("LEFT"), sys.getrecursionlimit())
+print(socket.getdefaulttimeout(), gc.isenabled())
 """
     with glass.watching(Control.PROBE):
         glass.wait(glass.run(leave))
-        assert glass.wait(glass.run(look)).stdout == b"[1] None 1000 None True\n"
+        assert glass.wait(glass.run(look)).stdout == b"[1] None 1000\nNone True\n"
 
 
 def test_random_numbers_are_not_shared(glass: Glass) -> None:
     """Forks of one interpreter must not draw the same numbers."""
-    draw = "import os, random, secrets, tempfile, uuid; print(random.random(), secrets.token_hex(8), uuid.uuid4())"
+    draw = "import random, secrets, uuid; print(random.random(), secrets.token_hex(8), uuid.uuid4())"
     with glass.watching(Control.PROBE):
         drawn = [glass.wait(glass.run(draw)).stdout for _ in range(4)]
     for numbers in zip(*(line.split() for line in drawn), strict=True):
@@ -220,24 +245,31 @@ def test_counters_start_anew(glass: Glass) -> None:
     assert modest.cpu_s < 1
 
 
-def test_locks_leases_and_watches_are_gone(glass: Glass) -> None:
-    leave = """
-import fcntl, os, signal, time
-file = open("/usr/bin/env")
-fcntl.flock(file, fcntl.LOCK_EX)
-if os.fork() == 0:
-    os.setsid()
-    signal.pause()
-"""
-    look = """
-import fcntl
-file = open("/usr/bin/env")
-fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-print("free", open("/proc/locks").read().count("\\n"))
-"""
-    with glass.watching(Control.PROBE):
-        glass.wait(glass.run(leave))
-        assert glass.wait(glass.run(look)).stdout == b"free 1\n"
+def test_locks_are_gone(glass: Glass) -> None:
+    glass.contains(
+        Attack(
+            control=Control.BARE,
+            accomplice="""
+            import fcntl, os, signal
+            file = os.open("/usr/bin/env", os.O_RDONLY)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fork() == 0:
+                os.setsid()
+                null = os.open("/dev/null", os.O_RDWR)
+                for fd in (0, 1, 2):
+                    os.dup2(null, fd)
+                signal.pause()
+            """,
+            code="""
+            from tactics import *
+            import fcntl
+            try:
+                fcntl.flock(os.open("/usr/bin/env", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("still_locked", "REACHED")
+            """,
+        )
+    )
 
 
 def test_many_at_once_do_not_meet(glass: Glass) -> None:
@@ -272,7 +304,9 @@ def test_crash_of_one_jar_leaves_its_neighbours_alone(glass: Glass) -> None:
         "print('fine')": Verdict.EXITED,
     }
     if not glass.has_cgroup:
-        endings["held = bytearray(150 << 20)\nfor n in range(0, len(held), 4096): held[n] = 1"] = Verdict.EXITED
+        endings["held = bytearray(150 << 20)\nfor n in range(0, len(held), 4096): held[n] = 1"] = (
+            Verdict.EXITED
+        )
 
     async def together() -> list[Verdict]:
         limits = small(timeout_s=1.5)

@@ -1,4 +1,4 @@
-"""Output streams and stdin (security.md 3.6): any amount of anything, and the host stays as it is."""
+"""Output streams and stdin: any amount of anything, and the host stays as it is."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ CAP = SMALL.stdout_kb << 10
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_hundreds_of_megabytes_are_counted_and_dropped(glass: Glass, stream: str) -> None:
-    """The program is not stopped for it and sees nothing of it; what lies past the cap is not kept anywhere."""
+    """The program is not stopped and notices nothing; what lies past the cap is not kept anywhere."""
     before = _peak_kb()
     result = glass.contains(
         Attack(
             control=Control.BARE,
             code=f"""
-                import os, sys
-                fd = sys.{stream}.fileno()
-                size = 300 << 20 if "OUTSIDE" not in os.environ else 1 << 20
-                written = 0
-                while written < size:
-                    written += os.write(fd, b"x" * (1 << 20))
-                os.write(fd, b"REACHED")
-                sys.exit(5)
-                """,
+            import os, sys
+            fd = sys.{stream}.fileno()
+            size = 300 << 20 if "OUTSIDE" not in os.environ else 1 << 20
+            written = 0
+            while written < size:
+                written += os.write(fd, b"x" * (1 << 20))
+            os.write(fd, b"REACHED")
+            sys.exit(5)
+            """,
             exit_code=5,
         )
     )
@@ -52,11 +52,11 @@ def test_both_streams_have_a_cap_of_their_own(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os
-                for _ in range(100):
-                    os.write(1, b"o" * 10000)
-                    os.write(2, b"e" * 7000)
-                """,
+            import os
+            for _ in range(100):
+                os.write(1, b"o" * 10000)
+                os.write(2, b"e" * 7000)
+            """,
         )
     )
     assert (result.stdout, result.stdout_bytes) == (b"o" * CAP, 1_000_000)
@@ -100,10 +100,10 @@ def test_any_bytes_come_back_as_they_were(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os
-                os.write(2, bytes(range(256)) + b"\\xff\\xfe\\0\\x1b]52;c;aGk=\\x07\\x1b[2J" + "\\u202e".encode())
-                os.write(1, b"x" + "\\U0001F40D".encode() * 20000)
-                """,
+            import os
+            os.write(2, bytes(range(256)) + b"\\xff\\xfe\\0\\x1b]52;c;aGk=\\x07\\x1b[2J" + "\\u202e".encode())
+            os.write(1, b"x" + "\\U0001F40D".encode() * 20000)
+            """,
         )
     )
     assert result.stderr == bytes(range(256)) + b"\xff\xfe\0\x1b]52;c;aGk=\x07\x1b[2J" + "\u202e".encode()
@@ -117,14 +117,15 @@ def test_output_cannot_pass_for_a_frame_of_the_guest(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import json, struct, sys
-                for kind in range(0, 9):
-                    for stream in range(0, 9):
-                        body = json.dumps({"status": 0, "out": 0, "err": 0, "full": False, "started": True}).encode()
-                        sys.stdout.buffer.write(struct.pack(">BII", kind, stream, len(body)) + body)
-                sys.stdout.flush()
-                sys.exit(9)
-                """,
+            import json, struct, sys
+            for kind in range(0, 9):
+                for stream in range(0, 9):
+                    facts = {"status": 0, "out": 0, "err": 0, "full": False, "started": True}
+                    body = json.dumps(facts).encode()
+                    sys.stdout.buffer.write(struct.pack(">BII", kind, stream, len(body)) + body)
+            sys.stdout.flush()
+            sys.exit(9)
+            """,
             exit_code=9,
         )
     )
@@ -136,11 +137,11 @@ def test_dripping_output_ends_at_the_deadline(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import os, time
-                while True:
-                    os.write(1, b".")
-                    time.sleep(0.01)
-                """,
+            import os, time
+            while True:
+                os.write(1, b".")
+                time.sleep(0.01)
+            """,
             limits=small(timeout_s=0.5, idle_timeout_s=0.2),
             verdict=Verdict.TIMEOUT,
         )
@@ -180,14 +181,14 @@ def test_run_lasts_until_exit_though_its_streams_are_closed(glass: Glass) -> Non
         Attack(
             control=Control.PROBE,
             code="""
-                import os, time
-                for fd in (0, 1, 2):
-                    os.close(fd)
-                time.sleep(0.4)
-                with open("after.txt", "w") as file:
-                    file.write("worked on")
-                os._exit(7)
-                """,
+            import os, time
+            for fd in (0, 1, 2):
+                os.close(fd)
+            time.sleep(0.4)
+            with open("after.txt", "w") as file:
+                file.write("worked on")
+            os._exit(7)
+            """,
             exit_code=7,
         )
     )
@@ -201,26 +202,26 @@ def test_streams_that_are_changed_underneath_do_no_harm(glass: Glass) -> None:
         Attack(
             control=Control.PROBE,
             code="""
-                import fcntl, os
-                for fd in (0, 1, 2):
-                    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-                    for flag in (os.O_NONBLOCK, os.O_ASYNC, os.O_APPEND, os.O_DIRECT):
-                        try:
-                            fcntl.fcntl(fd, fcntl.F_SETFL, flags | flag)
-                        except OSError:
-                            pass
-                    for owner in (1, -1, os.getpid()):
-                        try:
-                            fcntl.fcntl(fd, fcntl.F_SETOWN, owner)
-                        except OSError:
-                            pass
+            import fcntl, os
+            for fd in (0, 1, 2):
+                flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+                for flag in (os.O_NONBLOCK, os.O_ASYNC, os.O_APPEND, os.O_DIRECT):
                     try:
-                        fcntl.fcntl(fd, 1031, 4096)
+                        fcntl.fcntl(fd, fcntl.F_SETFL, flags | flag)
                     except OSError:
                         pass
-                    fcntl.fcntl(fd, fcntl.F_SETFL, flags)
-                os.write(1, b"done")
-                """,
+                for owner in (1, -1, os.getpid()):
+                    try:
+                        fcntl.fcntl(fd, fcntl.F_SETOWN, owner)
+                    except OSError:
+                        pass
+                try:
+                    fcntl.fcntl(fd, 1031, 4096)
+                except OSError:
+                    pass
+                fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+            os.write(1, b"done")
+            """,
         )
     )
     assert result.stdout == b"done"
@@ -229,7 +230,9 @@ def test_streams_that_are_changed_underneath_do_no_harm(glass: Glass) -> None:
 def test_caller_that_stops_reading_does_not_stop_the_deadline(glass: Glass) -> None:
     """A slow reader of a stream is the caller's affair; the program still gets no more than its time."""
     grant = Grant(limits=small(timeout_s=0.4, grace_s=0.1), accept_weaker_limits=True)
-    request = RunRequest(code="import time\nwhile True:\n    print(time.monotonic(), flush=True)\n    time.sleep(0.02)")
+    request = RunRequest(
+        code="import time\nwhile True:\n    print(time.monotonic(), flush=True)\n    time.sleep(0.02)"
+    )
 
     async def slow() -> list[float]:
         said = b""

@@ -17,7 +17,8 @@ from starlette.routing import Route, Router
 
 from belljar.api import artifacts, execs, openapi, operations, policies, runs
 from belljar.api.auth import Hosts, check_path, identify
-from belljar.api.calls import Call, Desk, Patience
+from belljar.api.calls import Call
+from belljar.api.desk import Desk, Patience
 from belljar.api.errors import Recorded, WrongRequest, error_answer
 from belljar.config import Config
 from belljar.errors import BelljarError, Forbidden, NotFound, Unavailable

@@ -23,7 +23,6 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})
-_SCHEME = re.compile(r"\Ahttps?://")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 
 # A path has one form: no empty step, none of dots, and nothing encoded that could make either, or end a line.
@@ -45,7 +44,8 @@ class Hosts:
         if not self._is_ours(host):
             message = "this Host is not a name of the service; sandbox.runner_url can add one"
             raise Forbidden(message, field="Host")
-        if any(_SCHEME.sub("", origin.lower()) != host for origin in _values(headers, b"origin")):
+        ours = (f"http://{host}", f"https://{host}")
+        if any(origin.lower() not in ours for origin in _values(headers, b"origin")):
             raise Forbidden("a page of another site may not call the service", field="Origin")
 
     def _is_ours(self, host: str) -> bool:

@@ -7,18 +7,17 @@ share, then as strict JSON, then as the model of the route.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
 from belljar.api import strictjson
+from belljar.api.bodies import Body, checked
+from belljar.api.desk import Desk
 from belljar.api.errors import WrongRequest
 from belljar.audit.records import ExecRecord
-from belljar.engines.base import Probe
-from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound, QueueFull
+from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound
 from belljar.execution.workspace import check_project_id
 from belljar.service import Service
 from belljar.strictyaml import nearest, quoted
@@ -27,76 +26,11 @@ from belljar.tokens import Role, Token
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["Body", "Call", "Desk", "Intake", "Patience"]
+__all__ = ["Call"]
 
-BODY_SLACK_BYTES = 4 << 20
-"""For what a body holds besides the content of files."""
-BODIES_IN_MEMORY = 8
-"""So many of the largest that can be sent, all callers together."""
 _ID_CHARS = 200
 
-_Model = TypeVar("_Model", bound="Body")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long the service waits for whom, in seconds."""
-
-    headers_s: float = 10.0
-    """From a connection or its first byte to the end of the request's headers."""
-    body_s: float = 60.0
-    stalled_s: float = 30.0
-    """A reader that takes nothing for so long is dropped."""
-    heartbeat_s: float = 15.0
-    """Longest silence of an event stream."""
-    probe_s: float = 5.0
-    """How long what an engine's probe found is repeated."""
-    elsewhere_s: float = 30.0
-    """For a run that another process of the service has taken."""
-
-
-class Intake:
-    """Memory that bodies take, from their first byte until the run that they ask for is over."""
-
-    def __init__(self, at_most: int) -> None:
-        self._at_most = at_most
-        self.held = 0
-
-    def take(self, size: int) -> None:
-        if self.held + size > self._at_most:
-            raise QueueFull("the bodies of other requests take all the memory there is for them; try again")
-        self.held += size
-
-    def give_back(self, size: int) -> None:
-        self.held -= size
-
-
-class Desk:
-    """What all calls of one application share."""
-
-    def __init__(self, service: Service, patience: Patience) -> None:
-        self.service = service
-        self.patience = patience
-        terms = service.lifecycle.policies.operators_word(None, None).provenance
-        self.max_input_bytes = int(terms["limits.input_mb"].ceiling) << 20
-        self.max_body_bytes = self.max_input_bytes * 4 // 3 + BODY_SLACK_BYTES
-        self.intake = Intake(BODIES_IN_MEMORY * self.max_body_bytes)
-        self._probing = asyncio.Lock()
-        self._probed: tuple[float, Probe] | None = None
-
-    async def probe(self) -> Probe:
-        """Of the engine; not anew for every caller, because it takes its time."""
-        async with self._probing:
-            now = asyncio.get_running_loop().time()
-            if self._probed is None or now > self._probed[0] + self.patience.probe_s:
-                self._probed = (now, await self.service.engine.probe())
-            return self._probed[1]
-
-
-class Body(BaseModel):
-    """What a request may say: these fields, of these types, and nothing else."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+_Model = TypeVar("_Model", bound=Body)
 
 
 class Call(Request):
@@ -128,10 +62,7 @@ class Call(Request):
         request_id = value.get("request_id")
         if isinstance(request_id, str) and len(request_id) <= _ID_CHARS:
             self.scope["belljar.request_id"] = request_id
-        try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            raise _fault(model, error) from None
+        return checked(model, value)
 
     async def no_body(self) -> None:
         """For a route whose path says it all; an empty object is nothing too."""
@@ -180,7 +111,7 @@ class Call(Request):
     def _has_body(self) -> bool:
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> bytearray:
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise WrongRequest(415, "the body must be application/json", field="Content-Type")
         if "content-encoding" in self.headers:
@@ -200,36 +131,7 @@ class Call(Request):
         except TimeoutError:
             raise WrongRequest(408, "the body did not come in time", field="body") from None
         self.scope["belljar.body_read"] = True
-        return bytes(body)
+        return body
 
     def _too_large(self) -> LimitExceeded:
         return LimitExceeded(f"the body is larger than {self.desk.max_body_bytes} bytes", field="body")
-
-
-def _fault(model: type[Body], error: ValidationError) -> BadRequest:
-    """The first of pydantic's complaints as one sentence."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = tuple(step for step in first["loc"] if not str(step).startswith("<"))  # `<…>` is ours, not theirs
-    field = ".".join(map(str, place))[:200] or "body"
-    if first["type"] == "extra_forbidden":
-        name = str(place[-1])
-        hint = nearest(name, _fields(model, place[:-1]))
-        return BadRequest(f"unknown field {quoted(name)}{hint}", field=field)
-    message = first["msg"][:1].lower() + first["msg"][1:]
-    return BadRequest(f"{field}: {message}", field=field)
-
-
-def _fields(model: type[BaseModel], place: tuple[int | str, ...]) -> Mapping[str, Any]:
-    """The fields that may be given at a place within a model."""
-    for step in place:
-        if isinstance(step, str) and step in model.model_fields:
-            inner = model.model_fields[step].annotation
-            model = next(found for found in _models_in(inner))
-    return model.model_fields
-
-
-def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in getattr(annotation, "__args__", ()):
-        yield from _models_in(part)

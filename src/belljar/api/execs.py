@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from belljar.api.answers import exec_view, json_answer, page_row
-from belljar.api.calls import Body, Call
-from belljar.api.files import FileBody, Text, input_files
+from belljar.api.bodies import Body, Id, Text
+from belljar.api.calls import Call
+from belljar.api.files import FileBody, input_files
 from belljar.api.outcomes import finished, here_or_over, submit
-from belljar.api.runs import Id
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.audit import receipts
 from belljar.audit.records import ExecRecord, Filter, Status
@@ -114,7 +114,8 @@ def _command(call: Call, body: ExecBody) -> tuple[str, ...]:
         if any(file.path == name for file in body.inputs):
             return (*interpreter, f"{INPUTS}/{name}", *program.args)
         return (*interpreter, "-c", program.command, *program.args)
-    return (*interpreter, "-lc", program.command, *interpreter, *program.args)  # the second one is `$0`
+    args = ("bash", *program.args) if program.args else ()  # the first one is `$0`
+    return (*interpreter, "-lc", program.command, *args)
 
 
 async def page(call: Call) -> Response:

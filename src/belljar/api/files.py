@@ -11,17 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Discriminator, StringConstraints, Tag
+from pydantic import Discriminator, Tag
 
-from belljar.api.calls import Body
+from belljar.api.bodies import FORMS, Body, Text
 from belljar.errors import BadRequest, LimitExceeded
 from belljar.guest import tree
 from belljar.models import InputFile
 
-__all__ = ["FileBody", "FileOrName", "Text", "decoded", "input_files"]
-
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-"""Something that can be passed to a program."""
+__all__ = ["FileBody", "FileOrName", "decoded", "input_files"]
 
 
 class FileBody(Body):
@@ -29,13 +26,14 @@ class FileBody(Body):
     content_b64: str
 
 
+_FILE, _NAME = FORMS
+
+
 def _form(given: object) -> str:
-    return "<name>" if isinstance(given, str) else "<file>"
+    return _NAME if isinstance(given, str) else _FILE
 
 
-FileOrName = Annotated[
-    Annotated[FileBody, Tag("<file>")] | Annotated[Text, Tag("<name>")], Discriminator(_form)
-]
+FileOrName = Annotated[Annotated[FileBody, Tag(_FILE)] | Annotated[Text, Tag(_NAME)], Discriminator(_form)]
 
 
 def input_files(

@@ -12,7 +12,8 @@ from pydantic.json_schema import models_json_schema
 
 from belljar import __version__
 from belljar.api.answers import json_answer
-from belljar.api.calls import Body, Call
+from belljar.api.bodies import Body
+from belljar.api.calls import Call
 from belljar.api.errors import STATUS
 from belljar.api.execs import MAX_PAGE, ExecBody
 from belljar.api.policies import ExplainBody

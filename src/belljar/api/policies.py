@@ -7,7 +7,8 @@ from dataclasses import asdict, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from belljar.api.answers import json_answer
-from belljar.api.calls import Body, Call
+from belljar.api.bodies import Body
+from belljar.api.calls import Call
 from belljar.models import canonical_json
 from belljar.policy.decisions import Decision, decide
 from belljar.wiring import accepts_weaker_limits

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from belljar.api.answers import json_answer, run_view
-from belljar.api.calls import Body, Call
+from belljar.api.bodies import Body, Id, Text
+from belljar.api.calls import Call
 from belljar.api.errors import error_body
-from belljar.api.files import FileBody, FileOrName, Text, decoded, input_files
+from belljar.api.files import FileBody, FileOrName, decoded, input_files
 from belljar.api.outcomes import Taken, finished, submit
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.errors import BadRequest, BelljarError, UnsupportedLanguage
@@ -22,10 +23,7 @@ from belljar.strictyaml import nearest, quoted
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-__all__ = ["Id", "RunBody", "run"]
-
-Id = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
-"""A name that a caller gives: 1 to 200 visible characters of ASCII."""
+__all__ = ["RunBody", "run"]
 
 _LANGUAGES: Mapping[str, Language] = {**{str(one): one for one in Language}, "shell": Language.BASH}
 
@@ -105,7 +103,7 @@ async def _request(call: Call, body: RunBody, project_id: str) -> RunRequest:
 
 def _language(body: RunBody) -> Language | None:
     if body.language is None:
-        return None
+        return None if body.code is None else Language.PYTHON
     if body.language not in _LANGUAGES:
         what = f"{quoted(body.language)} is not a language that can be run"
         raise UnsupportedLanguage(what + nearest(body.language, _LANGUAGES), field="language")

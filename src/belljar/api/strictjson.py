@@ -29,7 +29,7 @@ _BRACKET = re.compile(rb"[\[\]{}]")
 _HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def loads(data: bytes, *, max_bytes: int) -> dict[str, Any]:
+def loads(data: bytes | bytearray, *, max_bytes: int) -> dict[str, Any]:
     """The object in `data`.
 
     Raises:
@@ -59,7 +59,7 @@ def loads(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     return value
 
 
-def _check_shape(data: bytes) -> None:
+def _check_shape(data: bytes | bytearray) -> None:
     """Depth and number of values. Most bodies have so few brackets and commas that no more is needed."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH and data.count(b",") < MAX_VALUES:
         return

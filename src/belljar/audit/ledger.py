@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Self, TypeVar
 from belljar.audit.migrations import MIGRATIONS
 from belljar.audit.receipts import GENESIS, Signer, verify_receipt
 from belljar.audit.records import NEXT, ExecRecord, Filter, Page, Receipt, Status
-from belljar.audit.rows import COLUMNS, NAMES, OUTCOME, Codec, cursor_after, place_of, plain_text, text
+from belljar.audit.rows import NAMES, OUTCOME, Codec, Column, Kind, cursor_after, place_of, plain_text, text
 from belljar.errors import BadRequest, Conflict, NotFound, StoreUnavailable
 
 MAX_PAGE = 1000
-_RECEIPTS_AT_A_TIME = 256
+_RECEIPTS_AT_A_TIME = 64
 
 
 class Statement(NamedTuple):
@@ -80,16 +80,15 @@ class Ledger:
         return known
 
     def start(self, exec_id: str, started_at: datetime, engine: str) -> Operation[None]:
-        values = [self._encoded("started_at", started_at), self._encoded("engine", engine)]
+        values = [self._codec.value(_STARTED_AT, started_at), self._codec.value(_ENGINE, engine)]
         return partial(self._start, exec_id, values)
 
     def _start(self, exec_id: str, values: list[Any]) -> Steps[None]:
         if (yield Statement(_START, (text(exec_id), *values))):
             return
         record = yield from self._existing(exec_id)
-        # The same call once more, because its answer was lost.
-        again = [self._encoded("started_at", record.started_at), self._encoded("engine", record.engine)]
-        if record.status is not Status.RUNNING or again != values:
+        again = self._codec.encode(record, (_STARTED_AT, _ENGINE)) == values  # its answer was lost
+        if record.status is not Status.RUNNING or not again:
             raise _no_such_move(record, Status.RUNNING)
 
     def finish(self, record: ExecRecord) -> Operation[ExecRecord]:
@@ -165,8 +164,7 @@ class Ledger:
             projects = ", ".join(parameter(text(project)) for project in sorted(wanted.projects))
             conditions.append(f"project_id IN ({projects})" if projects else "1 = 0")
         if wanted.since is not None:
-            since = self._encoded("accepted_at", wanted.since, field="since")
-            conditions.append(f"accepted_at >= {parameter(since)}")
+            conditions.append(f"accepted_at >= {parameter(self._codec.value(_SINCE, wanted.since))}")
         if cursor is not None:
             moment, exec_id = place_of(cursor)
             place = f"{parameter(self._codec.time(moment))}, {parameter(exec_id)}"
@@ -221,12 +219,6 @@ class Ledger:
 
     def _typed(self, statement: str) -> str:
         return statement.format_map(self._dialect.types)
-
-    def _encoded(self, column: str, value: Any, field: str | None = None) -> Any:
-        try:
-            return self._codec.value(COLUMNS[NAMES.index(column)], value)
-        except BadRequest as error:
-            raise BadRequest(error.message, field=field or column) from error
 
 
 class LedgerStore(ABC):
@@ -318,6 +310,8 @@ _OPEN = [status for status, targets in NEXT.items() if targets]
 _FINAL = [status for status, targets in NEXT.items() if not targets]
 _BEFORE_FINISHED = _before(Status.FINISHED)
 _STARTED = ("engine", "posture", "started_at")
+_STARTED_AT, _ENGINE = (Column("started_at", Kind.TIME), Column("engine", Kind.TEXT))
+_SINCE = Column("since", Kind.TIME)
 
 _CREATE_MIGRATIONS = (
     "CREATE TABLE IF NOT EXISTS migrations (version {integer} PRIMARY KEY, applied_at {time} NOT NULL)"

@@ -123,7 +123,7 @@ async def _translated() -> AsyncIterator[None]:
         raise StoreUnavailable(f"the audit database {reason}") from error
     except asyncpg.ClientConfigurationError:
         raise
-    except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise StoreUnavailable("the audit database cannot be reached; see that its server is up") from error
 
 

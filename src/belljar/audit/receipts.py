@@ -279,8 +279,9 @@ def _differing(record: ExecRecord, body: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
-    digests = said.get("digests")
-    return {**said, **digests} if isinstance(digests, dict) else dict(said)
+    flat = dict(said)
+    digests = flat.pop("digests", None)
+    return {**flat, **digests} if isinstance(digests, dict) else flat
 
 
 def _artifacts(body: Mapping[str, Any]) -> list[tuple[str, str]]:

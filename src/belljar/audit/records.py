@@ -136,8 +136,8 @@ class Receipt:
 class AuditStore(Protocol):
     """Where records and receipts are kept. Every write is durable when it returns.
 
-    Raises `StoreUnavailable` when the disk is full, the database is read-only or gone; nothing was
-    written then, and the next call may succeed.
+    Raises `StoreUnavailable` when the disk is full, the database is read-only or gone. Nothing was written
+    then, unless a connection broke during the commit. The same call may be made again: it takes place once.
     """
 
     async def accept(self, record: ExecRecord) -> ExecRecord:
@@ -149,11 +149,23 @@ class AuditStore(Protocol):
         """
 
     async def start(self, exec_id: str, started_at: datetime, engine: str) -> None:
-        """QUEUED to RUNNING."""
+        """QUEUED to RUNNING.
+
+        Raises:
+            Conflict: it is running already, by another start, or over.
+            NotFound: it was never accepted.
+        """
 
     async def finish(self, record: ExecRecord) -> ExecRecord:
         """Write the outcome and its receipt; returns the record with `receipt_hash`. Exactly once per run:
-        a record that is FINISHED already is returned as it is."""
+        a record that is FINISHED already is returned as it is.
+
+        The outcome is `status`, `engine` and all that follows it; what was accepted stays as it was.
+
+        Raises:
+            Conflict: it was refused.
+            NotFound: it was never accepted.
+        """
 
     async def get(self, exec_id: str) -> ExecRecord | None: ...
 

@@ -91,8 +91,8 @@ class Codec:
             if column.kind is Kind.TIME:
                 return self.time(value)
             return _ENCODERS[column.kind](value, column.name)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise BadRequest(f"{column.name} cannot be recorded: {error}", field=column.name) from error
+        except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise BadRequest(f"{column.name} cannot be used: {error}", field=column.name) from error
 
     def time(self, moment: datetime) -> Any:
         if moment.tzinfo is None:

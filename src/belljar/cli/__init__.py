@@ -16,11 +16,27 @@ import typer
 
 from belljar import __version__
 from belljar.cli.doctor import doctor
+from belljar.cli.exec import exec_
+from belljar.cli.execs import app as execs_app
 from belljar.cli.policy import app as policy_app
 from belljar.cli.run import run
-from belljar.errors import BelljarError, EngineUnavailable
+from belljar.cli.serve import serve
+from belljar.cli.token import app as token_app
+from belljar.cli.verify import verify
+from belljar.errors import (
+    BadRequest,
+    BelljarError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Refused,
+    Unauthorized,
+)
 
 __all__ = ["app", "main"]
+
+_THE_CALLERS = (BadRequest, Refused, NotFound, Conflict, Unauthorized, Forbidden)
+"""Faults of whoever asked; every other is ours."""
 
 app = typer.Typer(
     name="belljar",
@@ -29,8 +45,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(policy_app, name="policy")
 app.command()(run)
+app.command("exec")(exec_)
+app.add_typer(execs_app, name="execs")
+app.command()(serve)
+app.add_typer(token_app, name="token")
+app.command()(verify)
+app.add_typer(policy_app, name="policy")
 app.command()(doctor)
 
 
@@ -47,8 +68,10 @@ def main() -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()  # a reader that went away shows here, not while the interpreter ends
     except BelljarError as error:
-        print(f"belljar: {error.code}: {error.message}", file=sys.stderr)  # noqa: T201
-        sys.exit(125 if isinstance(error, EngineUnavailable) else 2)
+        from belljar.cli.tables import one_line
+
+        print(f"belljar: {error.code}: {one_line(error.message)}", file=sys.stderr)  # noqa: T201
+        sys.exit(2 if isinstance(error, _THE_CALLERS) else 125)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""From the words of a command line to a request: code, language, files, environment, standard input."""
+"""Files and words of a person packed into a request, and what a run left unpacked again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from belljar.errors import BadRequest, LimitExceeded, UnsupportedLanguage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from belljar.models import InputFile, Language, Limits
+    from belljar.execution.landing import Landed
+    from belljar.models import InputFile, Language, Limits, RunRequest
 
 _SUFFIXES = {
     ".py": "python",
@@ -28,7 +29,82 @@ _SUFFIXES = {
 MAX_CODE_BYTES = 16 << 20
 
 
-def language(name: str | None, file: str | None) -> Language:
+def pack(
+    root: Path,
+    limits: Limits,
+    *,
+    file: str | None,
+    code: str | None,
+    language: str | None,
+    arguments: list[str] | None,
+    inputs: list[str] | None,
+    env: list[str] | None,
+    stdin: str | None,
+    start: str,
+) -> RunRequest:
+    """
+    Raises:
+        BadRequest: and what is under it, for whatever a person can get wrong.
+    """
+    from belljar.models import RunRequest, Start
+
+    if start not in set(Start):
+        raise BadRequest(f"--start is fork or exec, not {start!r}", field="start")
+    return RunRequest(
+        language=_language(language, file),
+        code=_code(file, code),
+        start=Start(start),
+        args=tuple(arguments or ()),
+        files=_inputs(root, inputs or [], limits),
+        env=_environment(env or []),
+        stdin=_stdin(stdin, limits),
+    )
+
+
+def unpack(folder: Path | None, files: Iterable[tuple[str, bytes]], *, overwrite: bool) -> Landed:
+    """Write a run's files below a folder. Their names come from a hostile program: each is checked by the
+    path rules and opened by descriptor, and one that breaks them is left out with the reason."""
+    from belljar import paths
+    from belljar.errors import PathNotAllowed
+    from belljar.execution.landing import Landed
+    from belljar.guest import tree
+
+    if folder is None:
+        return Landed("", (), ())
+    written: list[str] = []
+    refused: list[tuple[str, str]] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadRequest(f"{folder} cannot be written to: {error.strerror}", field="out_dir") from error
+    try:
+        for path, content in files:
+            try:
+                paths.validate(path)
+                if not overwrite and _exists(fd, path):
+                    raise PathNotAllowed(f"{path} exists already", reason="exists")
+                tree.write_file(fd, path, content)
+            except (PathNotAllowed, tree.Refusal) as error:
+                refused.append((path, error.reason))
+            else:
+                written.append(path)
+    finally:
+        os.close(fd)
+    return Landed(str(folder), tuple(written), tuple(refused))
+
+
+def _exists(folder: int, path: str) -> bool:
+    from belljar.guest import tree
+
+    try:
+        os.close(tree.open_beneath(folder, path))
+    except tree.Refusal as refusal:
+        return refusal.reason != tree.MISSING
+    return True
+
+
+def _language(name: str | None, file: str | None) -> Language:
     from belljar.models import Language
 
     if name is None:
@@ -41,7 +117,7 @@ def language(name: str | None, file: str | None) -> Language:
     return Language.BASH if name == "shell" else Language(name)
 
 
-def code(file: str | None, code: str | None) -> str:
+def _code(file: str | None, code: str | None) -> str:
     if (file is None) == (code is None):
         raise BadRequest("give one program: a file, - for standard input, or --code", field="code")
     if file is None:
@@ -67,27 +143,27 @@ def _read(field: str, source: Path | BinaryIO, cap: int) -> bytes:
     return content
 
 
-def inputs(root: Path, names: list[str], grant: Grant) -> tuple[InputFile, ...]:
+def _inputs(root: Path, names: list[str], limits: Limits) -> tuple[InputFile, ...]:
     """Files and folders of the project, by descriptor: a link in a cloned project leads nowhere."""
     from belljar import paths
     from belljar.guest import tree
     from belljar.models import InputFile
 
-    cap = grant.limits.input_mb << 20
+    cap = limits.input_mb << 20
     found = []
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in names:
             path = paths.validate(name.rstrip("/"), field="input")
             try:
-                for one in _files_of(folder, path, grant.limits.input_files):
+                for one in _files_of(folder, path, limits.input_files):
                     content = tree.read_file(folder, one, cap)
                     cap -= len(content)
                     found.append(InputFile(paths.validate(one, field="input"), content))
             except tree.Refusal as refusal:
                 if refusal.reason in (tree.TOO_LARGE, tree.TOO_MANY):
-                    limits = f"{grant.limits.input_mb} MB and {grant.limits.input_files} files"
-                    raise LimitExceeded(f"{name}: more than {limits} of input", field="input") from refusal
+                    most = f"{limits.input_mb} MB and {limits.input_files} files"
+                    raise LimitExceeded(f"{name}: more than {most} of input", field="input") from refusal
                 raise BadRequest(f"{name} cannot be read: {refusal.reason}", field="input") from refusal
     finally:
         os.close(folder)
@@ -110,7 +186,7 @@ def _files_of(folder: int, path: str, most: int) -> Iterator[str]:
         os.close(fd)
 
 
-def environment(pairs: list[str]) -> dict[str, str]:
+def _environment(pairs: list[str]) -> dict[str, str]:
     env = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -120,7 +196,7 @@ def environment(pairs: list[str]) -> dict[str, str]:
     return env
 
 
-def stdin(source: str | None, grant: Grant) -> bytes:
+def _stdin(source: str | None, limits: Limits) -> bytes:
     if source is None:
         return b""
-    return _read("stdin", sys.stdin.buffer if source == "-" else Path(source), grant.limits.input_mb << 20)
+    return _read("stdin", sys.stdin.buffer if source == "-" else Path(source), limits.input_mb << 20)

@@ -5,7 +5,6 @@ Needs no running service: only the records, and the public half of the key.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -117,6 +116,8 @@ def _left_behind(config: Config) -> LeftBehind | None:
 
 
 def _digests(workspace: Workspace, record: ExecRecord) -> Mapping[str, str] | None:
+    import hashlib
+
     if not workspace.run_folder(record.project_id, record.exec_id).is_dir():
         return None
     found = {}

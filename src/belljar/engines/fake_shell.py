@@ -32,7 +32,7 @@ _CHUNK = 1 << 16
 _TOKEN = re.compile(
     r"""[ \t]+ | \#[^\n]*
       | (?P<operator> && | \|\| | >> | >& | [;&<>\n])
-      | (?P<word> (?: '[^']*' | "(?:\\.|[^"\\])*" | \\. | [^\s'"\\;&|<>()] )+)""",
+      | (?P<word> (?: '[^']*' | "(?:\\.|[^"\\])*" | \\. | [^\s'"\\;&|<>()`] )+)""",
     re.VERBOSE | re.DOTALL,
 )
 _PIECE = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|\$(\w+|[?$])""", re.DOTALL)
@@ -226,7 +226,7 @@ class Shell:
                     process = replace(process, out={"1": process.out, "2": process.err}[word])
                 elif redirection:
                     process = replace(process, out=_opened(process, word, appending=redirection == ">>"))
-                else:
+                elif word or {"'", '"'} & set(unexpanded):  # a variable that is empty is no word
                     argv.append(word)
         except OSError as error:
             await process.err(f"bash: {error.filename}: {error.strerror}\n".encode())
@@ -344,7 +344,8 @@ def _commands(text: str) -> Iterator[tuple[str, list[tuple[str, str]], bool]]:
         elif operator is not None:
             if words:
                 yield after, words, operator == "&"
-            after, words = operator, []
+            if words or operator != "\n":
+                after, words = operator, []
 
 
 def _expanded(word: str, values: Mapping[str, str]) -> str:

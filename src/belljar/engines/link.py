@@ -7,28 +7,23 @@ here. A guest that breaks a rule is not argued with: the jar is lost.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 from belljar.engines.base import Area, Collected, Command
-from belljar.engines.mime import mime_of
+from belljar.engines.collecting import Collector
+from belljar.engines.watch import Push, Watch
 from belljar.errors import EngineUnavailable, LimitExceeded, PathNotAllowed
 from belljar.guest import protocol, tree
 from belljar.models import (
-    Artifact,
     Ended,
     Event,
     Grant,
     InputFile,
-    Limits,
     OnOutputLimit,
     Output,
-    Skipped,
-    SkipReason,
     Started,
     Stream,
     Usage,
@@ -38,8 +33,8 @@ from belljar.models import (
 PATIENCE_S = 5.0
 """How long a guest that was told to kill everything may take to say so."""
 MAX_DEPTH = 64
-POKE = protocol.Frame(0, 0, b"")
-"""Not from the guest: a clock of ours wants the reader of a stream to look at it."""
+MAX_UNREAD = 32 << 20
+"""Bytes of frames that may wait for their reader; more than any grant's output comes to."""
 
 
 class Link(asyncio.Protocol):
@@ -50,6 +45,7 @@ class Link(asyncio.Protocol):
         self._decoder = protocol.Decoder()
         self._streams: dict[int, asyncio.Queue[protocol.Frame | None]] = {0: asyncio.Queue()}
         self._next_stream = 2
+        self._unread = 0
         self._writable = asyncio.Event()
         self._writable.set()
         self.lost: str | None = None
@@ -84,13 +80,10 @@ class Link(asyncio.Protocol):
         frame = await self._streams[stream].get()
         if frame is None:
             raise EngineUnavailable(f"the jar was lost: {self.lost}")
+        self._unread -= _weight(frame)
         if frame.kind == protocol.END:
             del self._streams[stream]
         return frame
-
-    def poke(self, stream: int) -> None:
-        if stream in self._streams:
-            self._streams[stream].put_nowait(POKE)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -106,7 +99,10 @@ class Link(asyncio.Protocol):
         try:
             for frame in self._decoder.feed(data):
                 if frame.stream in self._streams:
+                    self._unread += _weight(frame)
                     self._streams[frame.stream].put_nowait(frame)
+            if self._unread > MAX_UNREAD:
+                self.fail("the guest sends more than is read")
         except protocol.ProtocolError as error:
             self.fail(str(error))
 
@@ -126,6 +122,10 @@ class Link(asyncio.Protocol):
             for queue in self._streams.values():
                 queue.put_nowait(None)
             self.close()
+
+
+def _weight(frame: protocol.Frame) -> int:
+    return len(frame.payload) + 200  # the frame itself is not nothing
 
 
 class GuestJar:
@@ -152,7 +152,7 @@ class GuestJar:
         self._kill = kill
         self._kill_programs = kill_programs
         self._destroy = destroy
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
         self.posture = ""
         """Digest of what the live jar was found to be; set by the engine before anything is run."""
         self.timings = timings
@@ -191,16 +191,18 @@ class GuestJar:
             stdout_cap=limits.stdout_kb << 10,
             stderr_cap=limits.stderr_kb << 10,
         )
-        watch = self._watch = _Watch(limits, lambda: self._link.poke(stream))
+        watch = self._watch = Watch(limits, self._push, PATIENCE_S)
         feeding = asyncio.create_task(self._link.write_body(stream, command.stdin))
         ended = False
         try:
             while not ended:
+                event: Event | None = None
                 try:
-                    frame = await self._link.next(stream)
-                    event = self._understand(frame, watch, before)
+                    event = self._understand(await self._link.next(stream), watch, before)
                 except EngineUnavailable:
                     event = self._lost(watch, before)
+                except (protocol.ProtocolError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+                    self._link.fail(f"the guest broke the rules: {error}")
                 if event is not None:
                     ended = isinstance(event, Ended)
                     yield event
@@ -226,9 +228,17 @@ class GuestJar:
         )
         # Both areas may be listed to twice the cap and some more; see the guest's `_Sender`.
         skips = len(paths) if paths is not None else 2 * (2 * limits.artifact_files + 1001)
-        return await _Collector(
-            self._link, stream, limits.artifact_files, limits.artifact_mb << 20, skips
-        ).run()
+        collector = Collector(limits.artifact_files, limits.artifact_mb << 20, skips)
+        while not collector.done:
+            try:
+                async with asyncio.timeout(4 * PATIENCE_S):
+                    frame = await self._link.next(stream)
+                collector.take(frame)
+            except TimeoutError:
+                self._link.fail("the guest is silent")
+            except (protocol.ProtocolError, LookupError, TypeError, ValueError) as error:
+                self._link.fail(f"the guest broke the rules of collecting: {error}")
+        return collector.collected()
 
     async def destroy(self) -> None:
         if self._destroyed is None:
@@ -240,35 +250,35 @@ class GuestJar:
         self._link.close()
         await self._destroy()
 
-    def _understand(self, frame: protocol.Frame, watch: _Watch, before: Mapping[str, int]) -> Event | None:
-        if frame is POKE:
-            self._push(watch.due())
-        elif frame.kind in (protocol.OUT, protocol.ERR):
+    def _understand(self, frame: protocol.Frame, watch: Watch, before: Mapping[str, int]) -> Event | None:
+        if frame.kind in (protocol.OUT, protocol.ERR):
             name = Stream.STDOUT if frame.kind == protocol.OUT else Stream.STDERR
-            if watch.heard(name, len(frame.payload)):
-                return Output(name, frame.payload)
-            self._link.fail("the guest sent more output than was asked for")
-        elif frame.kind == protocol.NOTE and "started" in frame.json():
-            watch.start()
-            return Started(self.posture)
-        elif frame.kind == protocol.NOTE:  # the program writes past a cap
-            watch.touch()
+            if not watch.heard(name, len(frame.payload)):
+                raise protocol.ProtocolError("more output than was asked for")
+            return Output(name, frame.payload)
+        if frame.kind == protocol.NOTE:
+            if "started" in frame.json():
+                watch.start()
+                return Started(self.posture)
+            watch.touch()  # the program writes past a cap
             if self._grant.on_output_limit is OnOutputLimit.KILL:
                 watch.stop(Verdict.OUTPUT_LIMIT)
-        else:
+            return None
+        if frame.kind == protocol.END:
             return self._ended(frame.json(), watch, before)
-        return None
+        raise protocol.ProtocolError("a frame that is not the guest's to send")
 
-    def _push(self, how: _Push) -> None:
-        if how is _Push.DESTROY:
+    def _push(self, how: Push) -> None:
+        """Called by a clock, whether anyone reads the events or not."""
+        if how is Push.DESTROY:
             self._kill()  # the guest does not answer; its end is seen on the link
-        elif how is not _Push.NOTHING:
-            if how is _Push.KILL:
+        else:
+            if how is Push.KILL:
                 self._kill_programs()  # the guest may be starved by what it is to kill
             self._link.open("signal", signal=how.value)
 
-    def _ended(self, facts: Mapping[str, Any], watch: _Watch, before: Mapping[str, int]) -> Ended:
-        status = int(facts["status"])
+    def _ended(self, facts: Mapping[str, Any], watch: Watch, before: Mapping[str, int]) -> Ended:
+        status, out, err = (_count(facts[name]) for name in ("status", "out", "err"))
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         usage = self._usage(watch, before, disk_full=bool(facts["full"]))
@@ -285,12 +295,12 @@ class GuestJar:
             verdict=verdict,
             exit_code=code,
             signal=number,
-            stdout_bytes=int(facts["out"]),
-            stderr_bytes=int(facts["err"]),
+            stdout_bytes=out,
+            stderr_bytes=err,
             usage=usage,
         )
 
-    def _lost(self, watch: _Watch, before: Mapping[str, int]) -> Ended:
+    def _lost(self, watch: Watch, before: Mapping[str, int]) -> Ended:
         """The guest is gone: the kernel's counters, or our own stopping of it, may still say why."""
         usage = self._usage(watch, before, disk_full=False)
         verdict = watch.reason or (Verdict.OOM if usage.oom_kills else Verdict.LOST)
@@ -303,7 +313,7 @@ class GuestJar:
             usage=usage,
         )
 
-    def _usage(self, watch: _Watch, before: Mapping[str, int], *, disk_full: bool) -> Usage:
+    def _usage(self, watch: Watch, before: Mapping[str, int], *, disk_full: bool) -> Usage:
         after = self._counters()
         return Usage(
             wall_s=watch.elapsed(),
@@ -317,133 +327,7 @@ class GuestJar:
         )
 
 
-class _Push(Enum):
-    """What to do to a program, gentlest first."""
-
-    NOTHING = 0
-    TERMINATE = int(signal.SIGTERM)
-    KILL = int(signal.SIGKILL)
-    DESTROY = -1
-
-
-class _Watch:
-    """The clocks of one run: when it has to be ended, why, and how hard to push next."""
-
-    def __init__(self, limits: Limits, poke: Callable[[], None]) -> None:
-        self._limits = limits
-        self._poke = poke
-        self._loop = asyncio.get_running_loop()
-        self._started = self._heard = self._loop.time()
-        self._last_push = _Push.NOTHING
-        self._wanted: Verdict | None = None
-        self._timer = self._loop.call_at(self._deadline(), poke)
-        self.reason: Verdict | None = None
-        """Why we ended it; None when it ended by itself."""
-        self.bytes = {Stream.STDOUT: 0, Stream.STDERR: 0}
-
-    def start(self) -> None:
-        self._started = self._heard = self._loop.time()
-
-    def touch(self) -> None:
-        self._heard = self._loop.time()
-
-    def heard(self, stream: Stream, count: int) -> bool:
-        self.touch()
-        self.bytes[stream] += count
-        cap_kb = self._limits.stdout_kb if stream is Stream.STDOUT else self._limits.stderr_kb
-        return self.bytes[stream] <= cap_kb << 10
-
-    def stop(self, reason: Verdict) -> None:
-        self._wanted = self._wanted or reason
-        self._poke()
-
-    def elapsed(self) -> float:
-        return self._loop.time() - self._started
-
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def due(self) -> _Push:
-        """Called when a clock rang: the next push, if it is time for one."""
-        if self._last_push is not _Push.NOTHING and self._loop.time() < self._timer.when():
-            return _Push.NOTHING  # asked to stop again while being stopped
-        if self._last_push is _Push.NOTHING:
-            self.reason = self._why()
-            if self.reason is None:  # it has spoken since the clock was set
-                return self._next(_Push.NOTHING, self._deadline())
-            gentle = self._limits.grace_s > 0
-            grace = self._loop.time() + (self._limits.grace_s if gentle else PATIENCE_S)
-            return self._next(_Push.TERMINATE if gentle else _Push.KILL, grace)
-        harder = _Push.KILL if self._last_push is _Push.TERMINATE else _Push.DESTROY
-        return self._next(harder, self._loop.time() + PATIENCE_S)
-
-    def _next(self, push: _Push, look_again: float) -> _Push:
-        self._last_push = push
-        self._timer.cancel()
-        self._timer = self._loop.call_at(look_again, self._poke)
-        return push
-
-    def _deadline(self) -> float:
-        deadline = self._started + self._limits.timeout_s
-        if self._limits.idle_timeout_s > 0:
-            deadline = min(deadline, self._heard + self._limits.idle_timeout_s)
-        return deadline
-
-    def _why(self) -> Verdict | None:
-        now = self._loop.time()
-        if self._wanted is not None:
-            return self._wanted
-        if now >= self._started + self._limits.timeout_s:
-            return Verdict.TIMEOUT
-        return Verdict.IDLE_TIMEOUT if now >= self._deadline() else None
-
-
-class _Collector:
-    """Takes files off the wire, and believes no count but its own."""
-
-    def __init__(self, link: Link, stream: int, files_left: int, bytes_left: int, skips_left: int) -> None:
-        self._link = link
-        self._stream = stream
-        self._files_left = files_left
-        self._bytes_left = bytes_left
-        self._skips_left = skips_left
-        self._artifacts: list[Artifact] = []
-        self._skipped: list[Skipped] = []
-
-    async def run(self) -> Collected:
-        while True:
-            frame = await self._link.next(self._stream)
-            if frame.kind == protocol.END:
-                return Collected(tuple(self._artifacts), tuple(self._skipped))
-            try:
-                await self._take(frame.json())
-            except (protocol.ProtocolError, KeyError, ValueError) as error:
-                self._link.fail(f"the guest broke the rules of collecting: {error}")
-
-    async def _take(self, note: Mapping[str, Any]) -> None:
-        if "skipped" in note:
-            self._skips_left -= 1
-            self._skipped.append(Skipped(_shown(note["skipped"]), SkipReason(note["reason"])))
-        else:
-            self._files_left -= 1
-            await self._take_file(_shown(note["file"]))
-        if self._files_left < 0 or self._skips_left < 0:
-            raise protocol.ProtocolError("too many files")
-
-    async def _take_file(self, path: str) -> None:
-        body = bytearray()
-        while (frame := await self._link.next(self._stream)).kind == protocol.DATA:
-            self._bytes_left -= len(frame.payload)
-            if self._bytes_left < 0:
-                raise protocol.ProtocolError("too many bytes")
-            body += frame.payload
-        if frame.kind == protocol.EOF:
-            content = bytes(body)
-            digest = hashlib.sha256(content).hexdigest()
-            self._artifacts.append(Artifact(path, len(content), digest, mime_of(path), content))
-        else:  # it could not be read to its end
-            await self._take(frame.json())
-
-
-def _shown(path: object) -> str:
-    return tree.display_name(os.fsencode(str(path)))
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**63:
+        raise protocol.ProtocolError("a count that cannot be")
+    return value

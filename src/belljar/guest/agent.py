@@ -64,6 +64,7 @@ class Agent:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # pid 1 does not hear what it has no handler for
         self._poll.register(self._read_fd, select.POLLIN)
         self._poll.register(self._wake_fd, select.POLLIN)
         self._tell(protocol.NOTE, 0, ready=self._timings)

@@ -19,6 +19,7 @@ from belljar.guest import warm
 
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
+_SPLICE_F_NONBLOCK = 2
 _PR_SET_DUMPABLE = 4
 
 
@@ -39,9 +40,12 @@ class Sink:
 
     def read(self, null_fd: int) -> bytes | None:
         """What is to be passed on (may be empty), or None at the end of the stream."""
-        if self.full:
-            return self._discard(null_fd)
-        data = os.read(self.fd, 1 << 16)
+        try:
+            if self.full:
+                return self._discard(null_fd)
+            data = os.read(self.fd, 1 << 16)
+        except BlockingIOError:
+            return b""  # there was something, but the program took it back through /proc
         if not data:
             return None
         kept = data[: self.cap - self.total]
@@ -51,7 +55,9 @@ class Sink:
     def _discard(self, null_fd: int) -> bytes | None:
         # splice moves page references: a program that writes gigabytes costs us no copying.
         try:
-            count = os.splice(self.fd, null_fd, PIPE_BYTES)
+            count = os.splice(self.fd, null_fd, PIPE_BYTES, flags=_SPLICE_F_NONBLOCK)
+        except BlockingIOError:
+            raise
         except (AttributeError, OSError):
             count = len(os.read(self.fd, PIPE_BYTES))
         self.total += count
@@ -76,6 +82,7 @@ class Program:
         self.stdout = Sink(stdout_read)
         self.stderr = Sink(stderr_read)
         for read_fd in (stdout_read, stderr_read):
+            os.set_blocking(read_fd, False)
             try:
                 fcntl.fcntl(read_fd, _F_SETPIPE_SZ, PIPE_BYTES)
             except OSError:
@@ -130,6 +137,7 @@ def _enter(stdio: tuple[int, int, int], orders_fd: int, proc_fd: int) -> NoRetur
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for number, fd in enumerate((*stdio, proc_fd, orders_fd)):
             os.dup2(fd, number)  # a pipe made just now is above 4, so none is overwritten
         os.closerange(5, 1 << 30)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from belljar.models import Finding, Language, RiskTier
 
 # What parsing costs goes with tokens, not characters: one long string is cheap, 100,000 tokens of Python
-# take about a second and 200 MB.
+# take about a second and 200 MB. The reader of shell scripts has a bound of its own.
 MAX_CHARS = 1_000_000
 MAX_TOKENS = 100_000
 MAX_FINDINGS = 100
@@ -52,17 +52,17 @@ def assess(code: str, language: Language) -> Assessment:
 
 
 def _findings(code: str, language: Language) -> list[Finding]:
-    if len(code) > MAX_CHARS or sum(1 for _ in _TOKEN.finditer(code)) > MAX_TOKENS:
-        return [Finding(RiskTier.HIGH, "the code is too long to be read", 1)]
     # Imported here, because the command line starts without them.
-    if language is Language.PYTHON:
-        from belljar.policy.risk_python import find_in_python
-
-        return find_in_python(code)
     if language is Language.BASH:
         from belljar.policy.risk_shell import find_in_shell
 
         return find_in_shell(code)
+    if len(code) > MAX_CHARS or sum(1 for _ in _TOKEN.finditer(code)) > MAX_TOKENS:
+        return [Finding(RiskTier.HIGH, "the code is too long to be read", 1)]
+    if language is Language.PYTHON:
+        from belljar.policy.risk_python import find_in_python
+
+        return find_in_python(code)
     from belljar.policy.risk_javascript import find_in_javascript
 
     return find_in_javascript(code, typescript=language is Language.TYPESCRIPT)

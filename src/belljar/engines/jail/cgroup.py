@@ -61,6 +61,9 @@ class Cgroup:
         if "memory" in self._parents:
             self._write("memory", "memory.limit_in_bytes", limits["memory"])
             self._write("memory", "memory.memsw.limit_in_bytes", limits["memory"] + limits["swap"])
+            with suppress(FileNotFoundError):
+                # Version 1 counts what waits in sockets apart, and only where it has a limit.
+                self._write("memory", "memory.kmem.tcp.limit_in_bytes", limits["memory"] // 4)
         else:
             self._write("v2", "memory.max", limits["memory"])
             self._write("v2", "memory.swap.max", limits["swap"])

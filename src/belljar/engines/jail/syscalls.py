@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 
 # PyDLL keeps the GIL: fork-like calls must not let another thread's state in between.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -34,7 +33,7 @@ SECCOMP_MODE_FILTER = 2
 
 # Newer calls have the same number on every architecture; older ones do not.
 _CLONE3, _MOUNT_SETATTR = 435, 442
-_PIVOT_ROOT, _CAPSET = {"x86_64": (155, 126), "aarch64": (41, 91)}.get(platform.machine(), (-1, -1))
+_PIVOT_ROOT, _CAPSET = {"x86_64": (155, 126), "aarch64": (41, 91)}.get(os.uname().machine, (-1, -1))
 
 
 class _SockFprog(ctypes.Structure):

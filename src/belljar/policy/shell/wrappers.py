@@ -25,8 +25,10 @@ from belljar.policy.shell.script import (
     Word,
 )
 
-# `sudo env nice …` and `bash -c "bash -c …"`; more than this hides something.
+# `sudo env nice …` and `bash -c "bash -c …"`; more than this hides something. An inner script counts more,
+# because it is read anew.
 MAX_LAYERS = 12
+_SCRIPT_LAYERS = 3
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "rbash"})
 """Shells whose language is read."""
@@ -177,8 +179,8 @@ class _Place:
     layers: int = 0
     bash: bool = True
 
-    def deeper(self) -> _Place:
-        return replace(self, layers=self.layers + 1)
+    def deeper(self, by: int = 1) -> _Place:
+        return replace(self, layers=self.layers + by)
 
 
 def _collected(found: Iterator[_Found], fault: Fault | None) -> Reading:
@@ -212,7 +214,7 @@ def _moved(command: Command, lines: int) -> Command:
 
 def _script(text: str, line: int, place: _Place, fetched: bool) -> Iterator[_Found]:
     """The commands of a script that another command runs."""
-    reading = _read(text, line, place)
+    reading = _read(text, line, place.deeper(_SCRIPT_LAYERS))
     for command in reading.commands:
         yield replace(command, fetched=True) if fetched else command
     yield from reading.obscure

@@ -1,0 +1,74 @@
+"""What all calls of one application share: the service, how long it waits for whom, and memory for bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from belljar.engines.base import Probe
+from belljar.errors import QueueFull
+from belljar.service import Service
+
+__all__ = ["Desk", "Intake", "Patience"]
+
+BODY_SLACK_BYTES = 4 << 20
+"""For what a body holds besides the content of files."""
+MAX_BODY_BYTES = 128 << 20
+"""Whatever policy allows: a body is held in memory. Larger inputs are put into the project's own folder."""
+BODIES_IN_MEMORY = 4
+"""So many of the largest that can be sent, all callers together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the service waits for whom, in seconds."""
+
+    headers_s: float = 10.0
+    """From a connection or its first byte to the end of the request's headers."""
+    body_s: float = 60.0
+    stalled_s: float = 30.0
+    """A reader that takes nothing for so long is dropped."""
+    heartbeat_s: float = 15.0
+    """Longest silence of an event stream."""
+    probe_s: float = 5.0
+    """How long what an engine's probe found is repeated."""
+    elsewhere_s: float = 30.0
+    """For a run that another process of the service has taken."""
+
+
+class Intake:
+    """Memory that bodies take, from their first byte until the run that they ask for is over."""
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most = at_most
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        if self.held + size > self._at_most:
+            raise QueueFull("the bodies of other requests take all the memory there is for them; try again")
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+
+class Desk:
+    """What all calls of one application share."""
+
+    def __init__(self, service: Service, patience: Patience) -> None:
+        self.service = service
+        self.patience = patience
+        terms = service.lifecycle.policies.operators_word(None, None).provenance
+        self.max_input_bytes = int(terms["limits.input_mb"].ceiling) << 20
+        self.max_body_bytes = min(self.max_input_bytes * 4 // 3 + BODY_SLACK_BYTES, MAX_BODY_BYTES)
+        self.intake = Intake(BODIES_IN_MEMORY * self.max_body_bytes)
+        self._probing = asyncio.Lock()
+        self._probed: tuple[float, Probe] | None = None
+
+    async def probe(self) -> Probe:
+        """Of the engine; not anew for every caller, because it takes its time."""
+        async with self._probing:
+            now = asyncio.get_running_loop().time()
+            if self._probed is None or now > self._probed[0] + self.patience.probe_s:
+                self._probed = (now, await self.service.engine.probe())
+            return self._probed[1]

@@ -1,0 +1,203 @@
+"""The running service as the commands use it: found, called, and its runs told as if they ran here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from belljar.errors import BelljarError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from belljar.client import Client, Result
+    from belljar.client.wire import RunOptions
+    from belljar.config import Config
+    from belljar.models import Limits, RunRequest, RunResult
+
+_CONNECT_S = 0.05
+_HEALTH_S = 1.0
+
+
+@contextmanager
+def connected() -> Iterator[Client]:
+    """A client of the configured service. Who is not there is not waited for: a person does."""
+    from belljar.client import Client, Retry
+
+    with Client(retry=Retry(attempts=4, first_s=0.05)) as client:
+        try:
+            yield client
+        except Unauthorized as error:
+            from belljar.config import load_here
+
+            where = f"BELLJAR_TOKEN and, for a service of this machine, {load_here().data_dir / 'token'}"
+            message = f"{error.message}; a token is looked for in {where}"
+            raise Unauthorized(message, field=error.field) from error
+
+
+def is_there(config: Config) -> bool:
+    """Whether a person's own run goes to a service: to the one that is named, or to one that is at hand.
+
+    What merely listens on the port gets neither the token nor the code: it must be this user's or root's.
+    """
+    if config.runner_url is not None:
+        return True
+    if config.port == 0 or not _listens(config):
+        return False
+    from belljar.client import Client, Retry
+    from belljar.client.discovery import address_of, token_for
+
+    address = address_of(config)
+    if token_for(address, config) is None:
+        return False
+    with Client(address, "", timeout_s=_HEALTH_S, retry=Retry(1)) as client, suppress(BelljarError):
+        return client.health().get("service") == "belljar"
+    return False
+
+
+def _listens(config: Config) -> bool:
+    import socket
+
+    if not {0, os.geteuid()} & set(_listeners(config.port)):
+        return False
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    try:
+        socket.create_connection((host, config.port), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _listeners(port: int) -> Iterator[int]:
+    """Users who listen on a port of this machine, proc_net(5)."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[3] == "0A" and int(columns[1].rpartition(":")[2], 16) == port:
+                    yield int(columns[7])
+
+
+class Granted(NamedTuple):
+    """What a service grants a run that asks for these overrides."""
+
+    client: Client
+    overrides: Mapping[str, float]
+    limits: Limits
+    digest: str
+
+
+def granted(client: Client, overrides: Mapping[str, float]) -> Granted:
+    from dataclasses import fields
+
+    from belljar.models import Limits
+
+    answer = client.explain(policy_overrides=overrides)
+    known = {one.name for one in fields(Limits)}
+    limits = {name: value for name, value in answer["grant"]["limits"].items() if name in known}
+    return Granted(client, overrides, Limits(**limits), answer["digest"])
+
+
+class RunThere(NamedTuple):
+    result: RunResult
+    """In the words of a run that took place here."""
+    answer: Result
+
+
+def run_there(
+    grant: Granted,
+    request: RunRequest,
+    *,
+    live: bool,
+    project_id: str | None = None,
+    request_id: str | None = None,
+) -> RunThere:
+    """Run it and, if `live`, show its output while it comes. Ctrl-C cancels the run too."""
+    from belljar.cli.terminal import Screen
+    from belljar.client import Event
+
+    client = grant.client
+    screens = {"stdout": Screen(sys.stdout), "stderr": Screen(sys.stderr)}
+    written = {name: bytearray() for name in screens}
+    exec_id = posture = ""
+    answer = None
+    try:
+        for event in client.stream(
+            request.code,
+            str(request.language),
+            **_options(request, grant.overrides, project_id=project_id, request_id=request_id),
+        ):
+            if not isinstance(event, Event):
+                answer = event
+            elif event.kind in screens:
+                written[event.kind] += event.output
+                if live:
+                    screens[event.kind].write(event.output)
+            elif event.kind == "started":
+                posture = str(event.data.get("posture", ""))
+            elif event.kind == "queued":
+                exec_id = str(event.data.get("exec_id", ""))
+                if live and event.data.get("waiting") and sys.stderr.isatty():
+                    print(f"belljar: {event.data['waiting']} in the queue", file=sys.stderr)  # noqa: T201
+    except KeyboardInterrupt:
+        if exec_id:
+            with suppress(BelljarError):
+                client.cancel(exec_id)
+        raise
+    finally:
+        for screen in screens.values():
+            screen.close()
+    assert answer is not None, "a stream ends with a result"
+    engine = str(client.get(answer.id).get("engine", ""))
+    result = _as_run_here(answer, bytes(written["stdout"]), bytes(written["stderr"]), engine, posture)
+    return RunThere(result, answer)
+
+
+def _options(
+    request: RunRequest, overrides: Mapping[str, float], *, project_id: str | None, request_id: str | None
+) -> RunOptions:
+    from belljar.client.wire import RunOptions
+
+    limits = {name.removeprefix("limits."): value for name, value in overrides.items()}
+    options = RunOptions(
+        args=request.args,
+        files={file.path: file.content for file in request.files},
+        env=request.env,
+        stdin=request.stdin,
+        start=request.start,
+        limits=limits,
+    )
+    if project_id is not None:
+        options["project_id"] = project_id
+    if request_id is not None:
+        options["request_id"] = request_id
+    return options
+
+
+def _as_run_here(answer: Result, stdout: bytes, stderr: bytes, engine: str, posture: str) -> RunResult:
+    from belljar.models import Artifact, RunResult, Skipped, SkipReason
+
+    artifacts, skipped = [], list(answer.skipped)
+    for file in answer.outputs:
+        content = answer.output_files.get(file.path)
+        if content is None:
+            skipped.append(Skipped(file.path, SkipReason.MISSING))
+        else:
+            artifacts.append(Artifact(file.path, file.size, file.sha256, file.mime, content))
+    return RunResult(
+        verdict=answer.verdict,
+        exit_code=answer.exit_code,
+        signal=answer.signal,
+        stdout=stdout,
+        stderr=stderr,
+        stdout_bytes=answer.stdout_bytes,
+        stderr_bytes=answer.stderr_bytes,
+        usage=answer.usage,
+        artifacts=tuple(artifacts),
+        skipped=tuple(skipped),
+        engine=engine,
+        posture=posture,
+    )
