@@ -275,7 +275,9 @@ async def test_what_will_not_change_is_not_tried_again(
 async def test_a_cancel_that_may_have_arrived_is_said_again(server: Server, client: AsyncClient) -> None:
     server.answers = [DROPPED, answer(202, {"exec_id": "ex-1"})]
     assert await client.cancel("ex-1") == {"exec_id": "ex-1"}
-    assert [(asked.method, asked.path) for asked in server.asked] == [("POST", "/sandbox/execs/ex-1/cancel")] * 2
+    assert [(asked.method, asked.path) for asked in server.asked] == [
+        ("POST", "/sandbox/execs/ex-1/cancel")
+    ] * 2
 
 
 async def test_the_service_says_how_long_to_wait(server: Server, client: AsyncClient) -> None:

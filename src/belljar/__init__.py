@@ -27,10 +27,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """The public names, imported when first used: `belljar --version` needs none of them."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # to a type checker every name would be there
 
-    return getattr(import_module(_HOMES[name]), name)
+    def __getattr__(name: str) -> object:
+        """The public names, imported when first used: `belljar --version` needs none of them."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import schemathesis
-from hypothesis import HealthCheck
-from pydantic import ValidationError
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
+from schemathesis.checks import (
     content_type_conformance,
+    not_a_server_error,
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.api.served import TOKEN
+from tests.api.conftest import opened
+from tests.api.served import TOKEN, serving
 
 from belljar.api.app import ROUTES
 from belljar.api.openapi import OPERATIONS, document
@@ -25,6 +28,40 @@ if TYPE_CHECKING:
     import httpx2
 
 DOCUMENT: Any = document()
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+schema = schemathesis.openapi.from_dict(DOCUMENT)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service in a thread of its own, because those who ask are not asynchronous."""
+    port: Future[int] = Future()
+    stop: Future[asyncio.Event] = Future()
+
+    async def serve() -> None:
+        async with opened(tmp_path_factory.mktemp("fuzzed")) as service, serving(service) as found:
+            event = asyncio.Event()
+            stop.set_result(event)
+            port.set_result(found)
+            loops.set_result(asyncio.get_running_loop())
+            await event.wait()
+
+    loops: Future[asyncio.AbstractEventLoop] = Future()
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    yield f"http://127.0.0.1:{port.result(10)}"
+    loops.result().call_soon_threadsafe(stop.result().set)
+    thread.join()
+
+
+@pytest.mark.timeout(120)
+@schema.parametrize()
+@hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
+def test_no_request_makes_the_service_fail(case: schemathesis.Case[Any], address: str) -> None:
+    case.call_and_validate(
+        base_url=address, headers={"authorization": f"Bearer {TOKEN}"}, checks=CHECKS, timeout=30
+    )
 
 
 def test_every_route_is_told_and_no_other() -> None:
@@ -44,5 +81,5 @@ async def test_the_document_is_served(shared: httpx2.AsyncClient) -> None:
 
 
 def test_only_health_is_open() -> None:
-    free = [path for path, item in DOCUMENT["paths"].items() for one in item.values() if one.get("security") == []]
-    assert free == ["/health"]
+    operations = [(path, one) for path, item in DOCUMENT["paths"].items() for one in item.values()]
+    assert [path for path, one in operations if one.get("security") == []] == ["/health"]

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from belljar.cli.remote import _listeners
 
 if TYPE_CHECKING:
     from tests.cli.commands import Belljar, Service
@@ -100,3 +103,18 @@ def test_something_else_on_the_port_gets_neither_token_nor_code(belljar: Belljar
     assert ran.out == "secretsecret\n"
     assert b"t0ken" not in heard
     assert b"secret" not in heard
+
+
+def test_a_project_that_narrows_a_limit_narrows_it_for_the_service_too(caller: Belljar) -> None:
+    Path(".belljar").mkdir()
+    Path(".belljar/config.yaml").write_text("sandbox: {timeout_seconds: 0.5, idle_timeout_seconds: 20}")
+    ran = caller("run", "--code", "import time; time.sleep(20)", "--json")
+    assert (ran.status, ran.json["verdict"]) == (124, "timeout")
+    assert caller("run", "--code", "print(1)", "--timeout", "5").out == "1\n"
+
+
+def test_who_listens_on_a_port_is_known() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert set(_listeners(port)) == {os.geteuid()}
+    assert not set(_listeners(port))

@@ -1,6 +1,6 @@
 """CPython's own regression tests end in a jar as they end outside, but for differences that are explained.
 
-`modules.toml` says which modules; BELLJAR_COMPAT_ALL=1 takes all of them, for half an hour. Every difference
+`modules.toml` says which modules; COMPAT=all takes all of them, for half an hour. Every difference
 has to be in `differences.toml` with its reason, and every difference there has to occur.
 """
 
@@ -57,7 +57,7 @@ def _suite_is_here() -> bool:
 
 
 HAVE_SUITE = os.path.exists(PYTHON) and _suite_is_here()
-CHOSEN = _all_modules() if HAVE_SUITE and os.environ.get("BELLJAR_COMPAT_ALL") == "1" else MODULES["exec"]
+CHOSEN = _all_modules() if HAVE_SUITE and os.environ.get("COMPAT") == "all" else MODULES["exec"]
 needs_suite = pytest.mark.skipif(
     not HAVE_SUITE, reason="CPython's tests are missing: apt install python3.11 libpython3.11-testsuite"
 )

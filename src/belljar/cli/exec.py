@@ -49,11 +49,12 @@ def exec_(
     from belljar.cli import remote
     from belljar.cli.outcome import exit_status, print_summary
     from belljar.cli.packing import pack, unpack
+    from belljar.config import load_here
 
     asked = {"limits.timeout_s": timeout, "limits.memory_mb": memory_mb}
     overrides = {name: value for name, value in asked.items() if value is not None}
     with remote.connected() as client:
-        grant = remote.granted(client, overrides)
+        grant = remote.granted(client, load_here(), overrides)
         request = pack(
             Path(),
             grant.limits,

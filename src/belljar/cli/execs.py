@@ -49,11 +49,11 @@ def list_(
         ("id", "project", "accepted", "ms", "status", "ended", "program"),
         [
             (
-                record["exec_id"],
-                record["project_id"],
-                str(record["accepted_at"])[:19],
-                record["duration_ms"],
-                record["status"],
+                record.get("exec_id"),
+                record.get("project_id"),
+                str(record.get("accepted_at"))[:19],
+                record.get("duration_ms"),
+                record.get("status"),
                 _ended(record),
                 _program(record),
             )
@@ -189,15 +189,15 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _ended(record: Mapping[str, Any]) -> str:
-    if record["error_code"]:
-        return str(record["error_code"])
-    how = str(record["verdict"] or "")
-    return f"{how} {record['exit_code']}" if how == "exited" else how
+    if record.get("error_code"):
+        return str(record.get("error_code"))
+    how = str(record.get("verdict") or "")
+    return f"{how} {record.get('exit_code')}" if how == "exited" else how
 
 
 def _program(record: Mapping[str, Any]) -> str:
     """Short enough for one line of a table."""
-    words = " ".join([record["cmd"] or "", *record["args"]])
+    words = " ".join([record.get("cmd") or "", *record.get("args", ())])
     return words if len(words) <= 40 else words[:39] + "…"
 
 

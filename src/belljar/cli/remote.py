@@ -51,10 +51,10 @@ def is_there(config: Config) -> bool:
     from belljar.client.discovery import address_of, token_for
 
     address = address_of(config)
-    if token_for(address, config) is None:
-        return False
-    with Client(address, "", timeout_s=_HEALTH_S, retry=Retry(1)) as client, suppress(BelljarError):
-        return client.health().get("service") == "belljar"
+    with suppress(BelljarError):
+        if token_for(address, config) is not None:
+            with Client(address, "", timeout_s=_HEALTH_S, retry=Retry(1)) as client:
+                return client.health().get("service") == "belljar"
     return False
 
 
@@ -90,15 +90,40 @@ class Granted(NamedTuple):
     digest: str
 
 
-def granted(client: Client, overrides: Mapping[str, float]) -> Granted:
+def granted(client: Client, config: Config, asked: Mapping[str, float]) -> Granted:
+    """What is asked for, within what the caller's own configuration narrows; the rest is the service's to say."""
+    from belljar.config import stated_limits
+
+    first = _explained(client, asked)
+    narrowed = {
+        f"limits.{name}": value
+        for name, value in stated_limits(config).items()
+        if f"limits.{name}" not in asked and _is_narrower(name, value, getattr(first.limits, name, None))
+    }
+    return _explained(client, {**narrowed, **asked}) if narrowed else first
+
+
+def _explained(client: Client, overrides: Mapping[str, float]) -> Granted:
     from dataclasses import fields
 
+    from belljar.client import ForeignError
     from belljar.models import Limits
 
     answer = client.explain(policy_overrides=overrides)
     known = {one.name for one in fields(Limits)}
-    limits = {name: value for name, value in answer["grant"]["limits"].items() if name in known}
-    return Granted(client, overrides, Limits(**limits), answer["digest"])
+    try:
+        limits = {name: value for name, value in answer["grant"]["limits"].items() if name in known}
+        return Granted(client, overrides, Limits(**limits), answer["digest"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ForeignError(f"{client.base_url} does not say what it grants") from error
+
+
+def _is_narrower(name: str, value: float, granted: float | None) -> bool:
+    if granted is None:  # not a limit
+        return False
+    if name == "idle_timeout_s" and 0 in (value, granted):  # 0 is no limit
+        return value > 0
+    return value < granted
 
 
 class RunThere(NamedTuple):

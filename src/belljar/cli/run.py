@@ -77,7 +77,7 @@ def run(
         if local or engine is not None or not remote.is_there(config):
             grant = grant_for(config, overrides)
         else:
-            grant = remote.granted(stack.enter_context(remote.connected()), overrides)
+            grant = remote.granted(stack.enter_context(remote.connected()), config, overrides)
         request = pack(
             root,
             grant.limits,

@@ -40,6 +40,8 @@ __all__ = ["AsyncClient"]
 _T = TypeVar("_T")
 
 _CONNECT_S = 5.0
+_CONNECTIONS = 256
+"""More runs than this at once wait here; a process has descriptors for about a thousand."""
 _SILENCE_S = 60.0
 """An event stream has a heartbeat, several times in this."""
 _BUSY = (429, 503)
@@ -81,13 +83,12 @@ class AsyncClient:
         self._retry = retry or Retry()
         connect_s = min(timeout_s, _CONNECT_S)
         self._prompt = httpx2.Timeout(timeout_s, connect=connect_s)
-        self._patient = httpx2.Timeout(timeout_s, connect=connect_s, read=None)
-        self._listening = httpx2.Timeout(timeout_s, connect=connect_s, read=_SILENCE_S)
+        self._patient = httpx2.Timeout(timeout_s, connect=connect_s, read=None, pool=None)
+        self._listening = httpx2.Timeout(timeout_s, connect=connect_s, read=_SILENCE_S, pool=None)
         self._http = httpx2.AsyncClient(
             base_url=self.base_url,
             headers={"authorization": f"Bearer {token}"} if token else {},
             transport=transport or _transport(scheme),
-            limits=httpx2.Limits(max_connections=None),
             trust_env=False,  # no proxy of the environment gets to see the token
         )
 
@@ -339,7 +340,10 @@ def _scheme(base_url: str) -> str:
 def _transport(scheme: str) -> httpx2.AsyncHTTPTransport:
     # Reading the machine's certificates takes longer than a run does; without TLS there is nothing to trust.
     verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if scheme == "http" else True
-    return httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, socket_options=_KEEP_ALIVE)
+    limits = httpx2.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
+    return httpx2.AsyncHTTPTransport(
+        verify=verify, trust_env=False, limits=limits, socket_options=_KEEP_ALIVE
+    )
 
 
 def _retry_after(response: httpx2.Response) -> float:

@@ -45,6 +45,9 @@ class _Portal:
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """What `work` returns or raises. If the wait is interrupted, by Ctrl-C say, so is the work."""
+        if not self.is_open:
+            work.close()
+            raise RuntimeError("this client is closed")
         over: Future[_T] = Future()
         tasks: list[asyncio.Task[_T]] = []
 

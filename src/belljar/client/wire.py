@@ -232,13 +232,15 @@ def json_object(text: bytes | str) -> Mapping[str, Any]:
 
 
 def event(sse: httpx2.ServerSentEvent) -> Event:
-    return Event(int(sse.id or 0), sse.event, json_object(sse.data))
+    made = Event(int(sse.id or 0), sse.event, json_object(sse.data))
+    _ = made.output  # what is no base64 shows here, not to the caller
+    return made
 
 
 def refusal(answer: Mapping[str, Any]) -> BelljarError:
     """An error of the class that its code names, whatever the constructor of that asks for."""
     detail = answer["error"]
-    code, message, where = detail["code"], detail["message"], detail.get("field")
+    code, message, where = str(detail["code"]), str(detail["message"]), detail.get("field")
     if code not in _CLASSES:
         return ForeignError(f"{code}: {message}", service_code=code, field=where)
     cls = _CLASSES[code]

@@ -10,6 +10,8 @@ from belljar.engines.mime import mime_of
 from belljar.guest import protocol, tree
 from belljar.models import Artifact, Skipped, SkipReason
 
+_ESCAPED = {"": "\\x00", ".": "\\x2e", "..": "\\x2e\\x2e"}
+
 
 class Collector:
     """Frames of one `collect`, in order: a note names a file, its bytes follow, EOF ends it."""
@@ -53,7 +55,7 @@ class Collector:
             self._skipped.append(Skipped(_shown(note["skipped"]), SkipReason(note["reason"])))
         elif self._path is None:
             self._files_left -= 1
-            self._path = _shown(note["file"])
+            self._path = _leading_nowhere(_shown(note["file"]))
         else:
             raise protocol.ProtocolError("a file within a file")
         if self._files_left < 0 or self._skips_left < 0:
@@ -68,8 +70,12 @@ class Collector:
 
 
 def _shown(path: object) -> str:
-    """A name that can be printed and leads nowhere, whatever was sent as one."""
+    """A name that can be printed, whatever was sent as one."""
     if not isinstance(path, str):
         raise protocol.ProtocolError("a name that is no text")
-    parts = tree.display_name(os.fsencode(path)).split("/")
-    return "/".join(part.replace(".", "\\x2e") if part in (".", "..") else part or "\\x00" for part in parts)
+    return tree.display_name(os.fsencode(path))
+
+
+def _leading_nowhere(path: str) -> str:
+    """The name of a file that will be kept: it cannot point out of the folder it is kept in."""
+    return "/".join(_ESCAPED.get(part, part) for part in path.split("/"))

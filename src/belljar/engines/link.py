@@ -196,13 +196,13 @@ class GuestJar:
         ended = False
         try:
             while not ended:
-                event: Event | None = None
                 try:
                     event = self._understand(await self._link.next(stream), watch, before)
                 except EngineUnavailable:
                     event = self._lost(watch, before)
                 except (protocol.ProtocolError, ArithmeticError, LookupError, TypeError, ValueError) as error:
                     self._link.fail(f"the guest broke the rules: {error}")
+                    event = self._lost(watch, before)
                 if event is not None:
                     ended = isinstance(event, Ended)
                     yield event
@@ -234,10 +234,9 @@ class GuestJar:
                 async with asyncio.timeout(4 * PATIENCE_S):
                     frame = await self._link.next(stream)
                 collector.take(frame)
-            except TimeoutError:
-                self._link.fail("the guest is silent")
-            except (protocol.ProtocolError, LookupError, TypeError, ValueError) as error:
-                self._link.fail(f"the guest broke the rules of collecting: {error}")
+            except (TimeoutError, protocol.ProtocolError, LookupError, TypeError, ValueError) as error:
+                self._link.fail(f"the guest broke the rules of collecting: {error!r}")
+                raise EngineUnavailable(f"the jar was lost: {self._link.lost}") from error
         return collector.collected()
 
     async def destroy(self) -> None:
