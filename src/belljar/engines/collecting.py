@@ -10,8 +10,6 @@ from belljar.engines.mime import mime_of
 from belljar.guest import protocol, tree
 from belljar.models import Artifact, Skipped, SkipReason
 
-_ESCAPED = {"": "\\x00", ".": "\\x2e", "..": "\\x2e\\x2e"}
-
 
 class Collector:
     """Frames of one `collect`, in order: a note names a file, its bytes follow, EOF ends it."""
@@ -77,5 +75,7 @@ def _shown(path: object) -> str:
 
 
 def _leading_nowhere(path: str) -> str:
-    """The name of a file that will be kept: it cannot point out of the folder it is kept in."""
-    return "/".join(_ESCAPED.get(part, part) for part in path.split("/"))
+    """The name of a file that will be kept must not point out of the folder it is kept in."""
+    if "\\x00" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise protocol.ProtocolError("a name that is no plain path")
+    return path
