@@ -105,10 +105,10 @@ def _line(xs: Sequence[int], ys: Sequence[float]) -> tuple[float, float]:
     return slope, student * math.sqrt(residue / freedom / spread)
 
 
-def machine() -> dict[str, str | float]:
+def machine() -> dict[str, object]:
     return {
         "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
+        "load": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "architecture": platform.machine(),
         "python": platform.python_version(),

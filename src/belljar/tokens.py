@@ -49,7 +49,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens of one data directory. Read anew when the file changes, so that a revoked one is out at once."""
+    """The tokens of one data directory. Read anew when the file changes: a revoked one is out at once."""
 
     def __init__(self, data_dir: Path, configured: str | None = None) -> None:
         self._file = data_dir / "tokens.json"

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import requests
 import schemathesis
+from schemathesis import GenerationMode
 from schemathesis.checks import (
     content_type_conformance,
     not_a_server_error,
@@ -55,13 +57,21 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.timeout(120)
-@schema.parametrize()
-@hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
-def test_no_request_makes_the_service_fail(case: schemathesis.Case[Any], address: str) -> None:
-    case.call_and_validate(
-        base_url=address, headers={"authorization": f"Bearer {TOKEN}"}, checks=CHECKS, timeout=30
-    )
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_no_request_makes_the_service_fail(method: str, path: str, address: str) -> None:
+    operation = schema[path][method]
+    asked = operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
+    if operation.body or operation.query:
+        asked |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
+
+    @hypothesis.settings(max_examples=30, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.given(case=asked)
+    def check(case: schemathesis.Case[Any]) -> None:
+        case.call_and_validate(base_url=address, session=session, checks=CHECKS, timeout=30)
+
+    with requests.Session() as session:
+        session.headers["authorization"] = f"Bearer {TOKEN}"
+        check()
 
 
 def test_every_route_is_told_and_no_other() -> None:

@@ -10,7 +10,7 @@ from tests.cli.commands import BELLJAR, Belljar, Service, end, environment, star
 from belljar.client import Client
 
 
-def test_a_service_says_where_it_is_and_ends_when_told(jail: None, tmp_path: Path) -> None:
+def test_a_service_ends_when_told_and_the_next_one_knows_what_ran(jail: None, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*BELLJAR, "serve", "--port", "0", "--data-dir", str(tmp_path)],
         env=environment(tmp_path / "another"),
@@ -23,26 +23,17 @@ def test_a_service_says_where_it_is_and_ends_when_told(jail: None, tmp_path: Pat
     token = tmp_path / "token"
     assert line.startswith("belljar: serving at http://127.0.0.1:")
     assert f"in {token}" in line
-    url = line.split()[3].rstrip(";")
-    with Client(url, token.read_text().strip()) as client:
-        assert client.health()["status"] == "ok"
+    with Client(line.split()[3].rstrip(";"), token.read_text().strip()) as client:
+        done = client.run("import uuid; print(uuid.uuid4())", request_id="r-1")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20) == ("", "")
     assert process.returncode == 0
 
-
-def test_listening_to_the_world_is_warned_about(jail: None, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*BELLJAR, "serve", "--port", "0", "--host", "0.0.0.0"],
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert "http://0.0.0.0:" in process.stdout.readline()
-    process.terminate()
-    assert "put a proxy with TLS before it" in process.communicate(timeout=20)[1]
+    following = start_service(tmp_path)
+    with Client(following.url, token.read_text().strip()) as client:
+        again = client.run("import uuid; print(uuid.uuid4())", request_id="r-1")
+    assert end(following) == 0
+    assert (again.id, again.stdout, again.receipt) == (done.id, done.stdout, done.receipt)
 
 
 def test_a_port_that_is_taken_is_one_line(belljar: Belljar, service: Service) -> None:
@@ -51,21 +42,16 @@ def test_a_port_that_is_taken_is_one_line(belljar: Belljar, service: Service) ->
     assert "cannot listen on 127.0.0.1" in ran.err
 
 
+def test_listening_to_the_world_is_warned_about(belljar: Belljar, service: Service) -> None:
+    ran = belljar("serve", "--host", "0.0.0.0", "--port", service.url.rpartition(":")[2])
+    warning, failure = ran.err.splitlines()
+    assert "put a proxy with TLS before it" in warning
+    assert "cannot listen on 0.0.0.0" in failure
+
+
 @pytest.mark.parametrize(
     "arguments", [["--port", "x"], ["--engine", "none"], ["--policy", "/no/such/file"], ["--host", "a b"]]
 )
 def test_bad_settings_are_one_line(belljar: Belljar, arguments: list[str]) -> None:
     ran = belljar("serve", "--port", "0", *arguments)
     assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
-
-
-def test_what_ran_is_known_to_the_next_service(jail: None, tmp_path: Path) -> None:
-    first = start_service(tmp_path)
-    with Client(first.url, (tmp_path / "token").read_text().strip()) as client:
-        done = client.run("print(1)", request_id="r-1")
-    assert end(first) == 0
-    second = start_service(tmp_path)
-    with Client(second.url, (tmp_path / "token").read_text().strip()) as client:
-        again = client.run("print(1)", request_id="r-1")
-    assert end(second) == 0
-    assert (again.id, again.stdout, again.receipt) == (done.id, "1\n", done.receipt)

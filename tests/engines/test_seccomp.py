@@ -966,7 +966,8 @@ os.close(os.memfd_create("m")); os.statvfs(".")
 """,
     "own-limits": """
 import os, resource, signal, threading, time
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64, 64)
+limit = resource.RLIMIT_NOFILE
+resource.setrlimit(limit, (64, 64)); assert resource.getrlimit(limit) == (64, 64)
 os.nice(1); os.setpriority(os.PRIO_PROCESS, 0, 5); os.sched_setaffinity(0, os.sched_getaffinity(0))
 os.sched_setaffinity(threading.get_native_id(), os.sched_getaffinity(os.getpid()))
 signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()

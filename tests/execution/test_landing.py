@@ -22,7 +22,9 @@ def result(*files: tuple[str, bytes]) -> RunResult:
         stdout_bytes=10_000,
         stderr_bytes=1,
         usage=Usage(wall_s=0.25),
-        artifacts=tuple(Artifact(path, len(content), "0" * 64, "text/plain", content) for path, content in files),
+        artifacts=tuple(
+            Artifact(path, len(content), "0" * 64, "text/plain", content) for path, content in files
+        ),
     )
 
 

@@ -91,7 +91,7 @@ class Granted(NamedTuple):
 
 
 def granted(client: Client, config: Config, asked: Mapping[str, float]) -> Granted:
-    """What is asked for, within what the caller's own configuration narrows; the rest is the service's to say."""
+    """For what is asked, and where the caller's own configuration is narrower than the service, for that."""
     from belljar.config import stated_limits
 
     first = _explained(client, asked)

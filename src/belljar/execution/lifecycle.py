@@ -253,9 +253,7 @@ class Lifecycle:
             args=tuple(command[1:]),
             cwd=request.working_dir,
             env_keys=tuple(sorted(request.env)),
-            code_hash=None
-            if request.code is None
-            else f"sha256:{sha256(request.code.encode('utf-8', 'replace'))}",
+            code_hash=None if request.code is None else f"sha256:{sha256(code)}",
             inputs={**digests(request.files), **digests(request.inputs)},
         )
 

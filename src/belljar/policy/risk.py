@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from belljar.models import Finding, Language, RiskTier
 
-# What parsing costs goes with tokens, not characters: one long string is cheap, 100,000 tokens of Python
-# take about a second and 200 MB. The reader of shell scripts has a bound of its own.
+# What reading costs goes with tokens, not characters: one long string is cheap, 50,000 tokens take about two
+# seconds and 100 MB. The reader of shell scripts has a bound of its own.
 MAX_CHARS = 1_000_000
-MAX_TOKENS = 100_000
+MAX_TOKENS = 50_000
 MAX_FINDINGS = 100
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from belljar.policy.shell.script import RUNTIME_WORDS, Assignment, Command, Fault, Script, Word
 from belljar.policy.shell.words import HereDocument, RedirectDraft, Unreadable, WordReader
 
-# About three seconds of reading; text in one piece, such as a here-document of base64, is cheap.
+# About two seconds of reading; text in one piece, such as a here-document of base64, is cheap.
 MAX_CHARS = 1_000_000
-MAX_TOKENS = 100_000
+MAX_TOKENS = 50_000
 _TOKEN = re.compile(r"\w+|[^\w \t]")
 
 FETCHERS = frozenset("aria2c curl fetch ftp http https nc ncat netcat socat wget".split())

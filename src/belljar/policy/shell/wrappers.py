@@ -438,25 +438,27 @@ def _filled(words: Sequence[Word], mark: str, by: str = SUBSTITUTED) -> tuple[Wo
 def _find(command: Command, place: _Place) -> Iterator[_Found]:
     words = command.words[1:]
     unknown = any(word.many for word in words)
+    runtime = False
     at = 0
     while at < len(words):
-        if words[at].text not in _FIND_ACTIONS:
+        if words[at].text in _FIND_ACTIONS:
+            start = at = at + 1
+            while at < len(words) and not _ends_action(words, at):
+                at += 1
+            # What is found lies below a starting point, so it is never an option.
+            if inner := _filled(words[start:at], "{}", f"./{SUBSTITUTED}"):
+                yield from _runs(_inner(command, inner), place)
+        else:
+            runtime = runtime or not words[at].static
             # The end of an action that we did not see begin.
-            unknown = unknown or (
-                words[at].text in (";", "+") and not all(word.static for word in words[:at])
-            )
-            at += 1
-            continue
-        start = at = at + 1
-        while at < len(words) and not (
-            words[at].text == ";" or (words[at].text == "+" and words[at - 1].text == "{}")
-        ):
-            at += 1
-        # Below a starting point, so never an option.
-        if inner := _filled(words[start:at], "{}", f"./{SUBSTITUTED}"):
-            yield from _runs(_inner(command, inner), place)
+            unknown = unknown or (runtime and words[at].text in (";", "+"))
+        at += 1
     if unknown:
         yield Obscure(command.line, f"'{command}' may be given an action at run time")
+
+
+def _ends_action(words: Sequence[Word], at: int) -> bool:
+    return words[at].text == ";" or (words[at].text == "+" and words[at - 1].text == "{}")
 
 
 def _flock(command: Command, place: _Place) -> Iterator[_Found]:
