@@ -34,6 +34,7 @@ from belljar.execution.runs import run
 from belljar.models import Grant, Language, Limits, RunRequest, Start, Started, Verdict
 from measuring import (
     Case,
+    Job,
     Promise,
     Report,
     Row,
@@ -129,7 +130,7 @@ SIZES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 # The things that are compared
 
 
-def jailed(engine: JailEngine, request: RunRequest, printed: bytes | None) -> Case:
+def jailed(engine: JailEngine, request: RunRequest, printed: bytes | None) -> Job:
     """One run from request to result, with everything cleaned up. `printed` None: any output will do."""
 
     async def once() -> None:
@@ -142,7 +143,7 @@ def jailed(engine: JailEngine, request: RunRequest, printed: bytes | None) -> Ca
     return once
 
 
-def hello(engine: JailEngine, language: Language, start: Start = Start.FORK) -> Case:
+def hello(engine: JailEngine, language: Language, start: Start = Start.FORK) -> Job:
     request = RunRequest(language=language, code=HELLO[language], start=start)
     return jailed(engine, request, b"hi\n")
 
@@ -219,7 +220,7 @@ async def bench_hello(size: Size) -> Report:
 
 async def _other_starts(engine: JailEngine, rounds: int) -> list[Row]:
     name, python = next(iter(pythons().items()))
-    cases = {
+    cases: dict[str, Case] = {
         "jar, exec start": hello(engine, Language.PYTHON, Start.EXEC),
         name: bare(python, "-c", HELLO[Language.PYTHON]),
     }
@@ -295,7 +296,7 @@ async def bench_throughput(size: Size) -> Report:
     engine = JailEngine()
     try:
         jar = "jar, fork start"
-        jobs = {jar: _waiting(hello(engine, Language.PYTHON))}
+        jobs = {jar: hello(engine, Language.PYTHON)}
         jobs |= {name: _bare_job(path) for name, path in pythons().items()}
         rates: dict[str, list[float]] = {name: [] for name in jobs}
         for job in jobs.values():
@@ -321,16 +322,7 @@ async def bench_throughput(size: Size) -> Report:
     return Report(tables={f"Runs per second, {AT_ONCE} at once": rows}, promises=promises)
 
 
-def _waiting(case: Case) -> Callable[[], Awaitable[None]]:
-    async def job() -> None:
-        waiting = case()
-        assert waiting is not None
-        await waiting
-
-    return job
-
-
-def _bare_job(python: str) -> Callable[[], Awaitable[None]]:
+def _bare_job(python: str) -> Job:
     async def job() -> None:
         process = await asyncio.create_subprocess_exec(
             python,
@@ -348,7 +340,7 @@ def _bare_job(python: str) -> Callable[[], Awaitable[None]]:
     return job
 
 
-async def _rate(job: Callable[[], Awaitable[None]], count: int) -> float:
+async def _rate(job: Job, count: int) -> float:
     left = iter(range(count))
 
     async def worker() -> None:
@@ -375,7 +367,7 @@ async def bench_output(size: Size) -> Report:
             code = text.format(bytes=size.output_mb << 20)
             jar = jailed(engine, RunRequest(language=Language.PYTHON, code=code), None)
             before_kb = _forget_peak_kb()
-            await _waiting(jar)()
+            await jar()
             grown_mb = (_memory_kb("VmHWM") - before_kb) / 1024
             times = await in_turn(
                 {
@@ -443,7 +435,7 @@ async def bench_preload(size: Size) -> Report:
     request = RunRequest(language=Language.PYTHON, code=code)
     plain, warm = JailEngine(), JailEngine(preload=HEAVY)
     try:
-        cases = {
+        cases: dict[str, Case] = {
             "jar, preloaded": jailed(warm, request, b"hi\n"),
             "jar, not preloaded": jailed(plain, request, b"hi\n"),
             **{name: bare(path, "-c", code) for name, path in pythons().items()},
@@ -462,7 +454,7 @@ async def bench_preload(size: Size) -> Report:
 
 async def bench_soak(size: Size) -> Report:
     engine = JailEngine()
-    job = _waiting(hello(engine, Language.PYTHON))
+    job = hello(engine, Language.PYTHON)
     runs: list[int] = []
     samples: dict[str, list[float]] = {}
     try:
@@ -550,7 +542,7 @@ BENCHMARKS: dict[str, Callable[[Size], Awaitable[Report]]] = {
 
 
 async def _held_by() -> dict[str, str]:
-    """Which layer holds each limit here: weaker ones cost less, or more."""
+    """Which layer holds each limit: where it is another one, other ratios are to be expected."""
     engine = JailEngine()
     try:
         request = RunRequest(language=Language.PYTHON, code="")

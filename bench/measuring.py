@@ -14,11 +14,13 @@ import random
 import statistics
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+Job = Callable[[], Awaitable[None]]
 Case = Callable[[], Awaitable[None] | None]
+"""A job, or something that blocks until it is done, as bare programs may: one thing is measured at a time."""
 Row = Mapping[str, str | float | int]
 """Column to value; the columns of a table are those of its first row."""
 
@@ -36,7 +38,7 @@ class Report:
     """What one benchmark found."""
 
     tables: Mapping[str, Sequence[Row]]
-    promises: Sequence[Promise] = field(default=())
+    promises: Sequence[Promise] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def _line(xs: Sequence[int], ys: Sequence[float]) -> tuple[float, float]:
     slope, base = statistics.linear_regression(xs, ys)
     residue = sum((y - base - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
     spread = (len(xs) - 1) * statistics.variance(xs)
-    student = 1.96 + 2.4 / freedom + 6 / freedom**3  # of Student's t, to 2 % and on the safe side
+    student = 1.96 + 2.4 / freedom + 2.8 / freedom**2 + 5.6 / freedom**3  # Student's t, or up to 6 % more
     return slope, student * math.sqrt(residue / freedom / spread)
 
 

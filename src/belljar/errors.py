@@ -15,6 +15,7 @@ Codes cross the wire, classes do not; the code decides the HTTP status and the e
         ToolNotAllowed              TOOL_NOT_ALLOWED     the role may not use the tool
         CommandNotAllowed           COMMAND_NOT_ALLOWED  a shell command is not on the list
         ImageNotAllowed             IMAGE_NOT_ALLOWED    the image is not on the allow-list
+        ApprovalNeeded              APPROVAL_NEEDED      its risk needs a person's yes
       NotFound                      NOT_FOUND            absent, or not yours
       Conflict                      CONFLICT             the id belongs to another request
       Unauthorized                  UNAUTHORIZED         no token, or one that is not known
@@ -33,6 +34,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "ApprovalNeeded",
     "BadConfig",
     "BadPolicy",
     "BadRequest",
@@ -126,6 +128,10 @@ class CommandNotAllowed(Refused):
 
 class ImageNotAllowed(Refused):
     code = "IMAGE_NOT_ALLOWED"
+
+
+class ApprovalNeeded(Refused):
+    code = "APPROVAL_NEEDED"
 
 
 class NotFound(BelljarError):

@@ -58,6 +58,11 @@ def test_a_service_at_hand_is_used_by_itself(belljar: Belljar, caller: Belljar, 
     assert runs_of(caller) == before + 1
 
 
+def test_a_service_that_does_not_know_the_token_is_somebody_elses(belljar: Belljar, service: Service) -> None:
+    port = service.url.rpartition(":")[2]
+    assert belljar("run", "--code", "print(1)", BELLJAR_PORT=port, BELLJAR_TOKEN="another").out == "1\n"
+
+
 @pytest.mark.usefixtures("jail")
 def test_without_a_service_it_runs_here(belljar: Belljar) -> None:
     assert belljar("run", "--code", "print(1)", BELLJAR_PORT="9")[:2] == (0, "1\n")

@@ -6,10 +6,11 @@ has, how an error is told, and which headers every answer has.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.requests import ClientDisconnect
@@ -44,6 +45,8 @@ SECURITY_HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
+READ_AWAY_BYTES = 1 << 20
+READ_AWAY_S = 1.0
 _NEEDS_NO_TOKEN = "/health"
 
 
@@ -138,6 +141,7 @@ class _Door:
             scope["belljar.request_id"] = secrets.token_hex(16)
             logger.exception("%s: a fault of ours", scope["belljar.request_id"])
             fault = Recorded(None, None)
+        await _read_away(scope, receive)
         caller: Token | None = scope.get("belljar.caller")
         operator = caller is not None and caller.role is Role.OPERATOR
         answer = error_answer(fault, request_id=scope.get("belljar.request_id"), operator=operator)
@@ -180,8 +184,23 @@ async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
     raise NotFound("there is no such route; /openapi.json lists them", field="path")
 
 
+async def _read_away(scope: Scope, receive: Receive) -> None:
+    """A client that is still sending when the connection ends loses the answer, so a short body is let in."""
+    if not _has_unread_body(scope) or any(name == b"expect" for name, _ in scope["headers"]):
+        return
+    left = READ_AWAY_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READ_AWAY_S):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    scope["belljar.body_read"] = True
+                    return
+
+
 def _has_unread_body(scope: Scope) -> bool:
-    """What is still to come of it would be read for nothing: such a connection is not used again."""
+    """A connection with more to come is not used again."""
     if scope.get("belljar.body_read"):
         return False
     return any(

@@ -39,7 +39,7 @@ def connected() -> Iterator[Client]:
 
 
 def is_there(config: Config) -> bool:
-    """Whether a person's own run goes to a service: to the one that is named, or to one that is at hand.
+    """Whether a person's own run goes to a service: to the one that is named, or to their own if it is up.
 
     What merely listens on the port gets neither the token nor the code: it must be this user's or root's.
     """
@@ -50,18 +50,23 @@ def is_there(config: Config) -> bool:
     from belljar.client import Client, Retry
     from belljar.client.discovery import address_of, token_for
 
-    address = address_of(config)
+    address, once = address_of(config), Retry(1)
     with suppress(BelljarError):
-        if token_for(address, config) is not None:
-            with Client(address, "", timeout_s=_HEALTH_S, retry=Retry(1)) as client:
-                return client.health().get("service") == "belljar"
+        token = token_for(address, config)
+        with Client(address, "", timeout_s=_HEALTH_S, retry=once) as stranger:
+            is_belljar = stranger.health().get("service") == "belljar"
+        if token is not None and is_belljar:
+            with Client(address, token, timeout_s=_HEALTH_S, retry=once) as client:
+                client.explain()  # not if it is of another data directory, and does not know the token
+                return True
     return False
 
 
 def _listens(config: Config) -> bool:
     import socket
 
-    if not {0, os.geteuid()} & set(_listeners(config.port)):
+    listeners = set(_listeners(config.port))
+    if not listeners or not listeners <= {0, os.geteuid()}:
         return False
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
     try:

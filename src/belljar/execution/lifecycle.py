@@ -30,7 +30,7 @@ from belljar.errors import (
 )
 from belljar.execution import runs
 from belljar.execution.events import EventLog, RunEvent
-from belljar.execution.requests import SCRIPTS, plan
+from belljar.execution.requests import SCRIPTS, plan, risk_of
 from belljar.execution.submissions import Submission, digests, sha256
 from belljar.execution.turns import Place, Turns
 from belljar.execution.workspace import Workspace, check_project_id, manifest
@@ -159,7 +159,7 @@ class Lifecycle:
             raise
         place = self.turns.take_place(submission.project_id)
         try:
-            accepted = await self.store.accept(self._granted(record, decision))
+            accepted = await self.store.accept(self._granted(record, decision, submission))
         except BaseException:
             place.leave()
             raise
@@ -288,7 +288,7 @@ class Lifecycle:
         )
         self._trail.append(await self.store.accept(refused))
 
-    def _granted(self, record: ExecRecord, decision: Decision) -> ExecRecord:
+    def _granted(self, record: ExecRecord, decision: Decision, submission: Submission) -> ExecRecord:
         snapshot: dict[str, Any] = {
             row.field: {"value": row.value, "layer": row.layer} for row in decision.explain()
         }
@@ -297,7 +297,7 @@ class Lifecycle:
             image=decision.grant.image,
             policy_snapshot=snapshot,
             grant_digest=decision.grant.digest,
-            risk={"tier": decision.grant.risk},
+            risk={"tool": decision.grant.risk, **asdict(risk_of(submission.request))},
         )
 
     def _known(self, record: ExecRecord) -> LiveRun | Outcome:

@@ -6,13 +6,16 @@ error that names the field.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from belljar import paths
 from belljar.engines.base import WORK, Command
-from belljar.errors import BadRequest, LimitExceeded, UnsupportedLanguage
+from belljar.errors import ApprovalNeeded, BadRequest, LimitExceeded, UnsupportedLanguage
 from belljar.models import Grant, InputFile, Language, RunRequest, Start
+from belljar.policy.commands import check_argv, check_commands
+from belljar.policy.risk import Assessment, assess
 
 SCRIPTS = {
     Language.PYTHON: "main.py",
@@ -66,8 +69,37 @@ def plan(
     if request.working_dir:
         cwd = f"{WORK}/{paths.validate(request.working_dir, field='working_dir')}"
     _check_arguments(argv, request.env)
+    _check_commands(request, grant)
+    _check_risk(request, grant)
     command = Command(argv=argv, warm=warm, env=dict(request.env), cwd=cwd, stdin=request.stdin)
     return Plan(command, files, request.inputs)
+
+
+def risk_of(request: RunRequest) -> Assessment:
+    """What reading the program says of it, before it runs. Advice; containment does not depend on it."""
+    if request.command is not None:
+        return assess(shlex.join(request.command), Language.BASH)
+    return assess(request.code or "", request.language or Language.PYTHON)
+
+
+def _check_commands(request: RunRequest, grant: Grant) -> None:
+    if not grant.commands:
+        return
+    if request.command is not None:
+        check_argv(request.command, grant.commands)
+    elif request.language is Language.BASH:
+        check_commands(request.code or "", grant.commands)
+
+
+def _check_risk(request: RunRequest, grant: Grant) -> None:
+    """A run that policy wants a person to see is not run without one."""
+    if grant.approve_at is None:
+        return
+    found = risk_of(request)
+    tier = max(found.tier, grant.risk, key=lambda tier: tier.rank)
+    if tier.rank >= grant.approve_at.rank:
+        why = "; ".join(f"line {one.line}: {one.reason}" for one in found.findings[:3]) or "its tool's tier"
+        raise ApprovalNeeded(f"risk {tier} needs a person's approval ({why})", field="code")
 
 
 def _language(request: RunRequest, grant: Grant) -> Language:

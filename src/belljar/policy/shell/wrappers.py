@@ -10,7 +10,7 @@ guessing. Programs with a language of their own (awk, python, make, git aliases,
 from __future__ import annotations
 
 import getopt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from belljar.models import RiskTier
@@ -21,7 +21,6 @@ from belljar.policy.shell.script import (
     Assignment,
     Command,
     Fault,
-    Redirect,
     Word,
 )
 
@@ -119,17 +118,18 @@ _WRAPPERS = {
 }
 
 _OPAQUE = frozenset(
-    {
-        "at", "batch", "capsh", "crontab", "entr", "expect", "gdb", "ltrace", "nsenter", "parallel",
-        "run-parts", "screen", "script", "setpriv", "sg", "newgrp", "start-stop-daemon", "systemd-run",
-        "tmux", "unshare", "xvfb-run",
-    }
-)  # fmt: skip
+    """
+    at batch capsh crontab entr expect gdb ltrace newgrp nsenter parallel run-parts screen script setpriv sg
+    start-stop-daemon systemd-run tmux unshare xvfb-run
+    """.split()
+)
 """Programs that start commands in too many ways to follow."""
 
-_FILE_READERS = frozenset({".", "source"})
-_REBINDERS = frozenset({"alias", "bind", "compgen", "complete", "enable", "fc"})
-"""Builtins that give a name another meaning or run what a name is bound to."""
+_REBINDERS = {
+    "alias": "", "bind": "", "compgen": "", "complete": "", "enable": "", "fc": "",
+    "hash": "-p", "mapfile": "-C", "readarray": "-C",
+}  # fmt: skip
+"""Builtins that give a name another meaning or run what a name is bound to, and the option with which."""
 
 _SHELL_OPTIONS = "abcefhiklmnprstuvxBCDEHPTo:O:"
 _SHELL_LONG_OPTIONS = "login noediting noprofile norc posix restricted verbose version help"
@@ -138,34 +138,23 @@ _XARGS_LONG_OPTIONS = (
     "null open-tty no-run-if-empty exit interactive show-limits verbose arg-file= delimiter= max-args= "
     "max-procs= max-chars= process-slot-var="
 )
+_FLOCK_OPTIONS = "senxuoFw:E:"
+_FLOCK_LONG_OPTIONS = (
+    "shared exclusive nonblock unlock close no-fork verbose timeout= wait= conflict-exit-code="
+)
+_WATCH_OPTIONS = "bcdegprtwxn:q:"
+_WATCH_LONG_OPTIONS = (
+    "beep color differences errexit chgexit precise no-title no-wrap exec interval= equexit="
+)
 _FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 # Builtins that evaluate the subscript of a name they are given: `unset 'a[$(rm)]'` runs rm.
-_SUBSCRIPT_READERS = DECLARATIONS | {
-    "[",
-    "let",
-    "mapfile",
-    "printf",
-    "read",
-    "readarray",
-    "test",
-    "unset",
-    "wait",
-}
+_SUBSCRIPT_READERS = DECLARATIONS.union("[ let mapfile printf read readarray test unset wait".split())
 
 _MEANINGS = frozenset(
-    {
-        "BASHOPTS",
-        "BASH_ENV",
-        "ENV",
-        "LD_AUDIT",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "PATH",
-        "PROMPT_COMMAND",
-        "PS4",
-        "SHELLOPTS",
-    }
+    """
+    BASHOPTS BASH_ENV ENV LD_AUDIT LD_LIBRARY_PATH LD_PRELOAD PATH PROMPT_COMMAND PS4 SHELLOPTS
+    """.split()
 )
 """Variables that decide which program a name stands for, or run something by themselves."""
 
@@ -212,16 +201,6 @@ def _moved(command: Command, lines: int) -> Command:
     return replace(command, line=command.line + lines, redirects=redirects)
 
 
-def _script(text: str, line: int, place: _Place, fetched: bool) -> Iterator[_Found]:
-    """The commands of a script that another command runs."""
-    reading = _read(text, line, place.deeper(_SCRIPT_LAYERS))
-    for command in reading.commands:
-        yield replace(command, fetched=True) if fetched else command
-    yield from reading.obscure
-    if reading.fault:
-        yield Obscure(reading.fault.line, f"the inner script cannot be read: {reading.fault.reason}")
-
-
 def base_name(name: str) -> str:
     """`/bin/rm` is `rm`; so is `./rm`."""
     return name.rstrip("/").rpartition("/")[2] or name
@@ -239,39 +218,19 @@ def _runs(command: Command, place: _Place) -> Iterator[_Found]:
     if place.layers >= MAX_LAYERS:
         yield Obscure(command.line, f"'{command}' is wrapped in more than {MAX_LAYERS} commands")
         return
-    place = place.deeper()
     name = base_name(command.name)
-    arguments = command.words[1:]
-    if name in SHELLS:
-        yield from _shell(command, place)
-    elif name == "eval":
-        yield from _joined_script(
-            command, arguments[1:] if command.words[1:2] == (Word("--"),) else arguments, place
-        )
-    elif name in _FILE_READERS:
-        yield Obscure(command.line, f"'{command}' runs the commands of a file")
-    elif name == "trap":
-        yield from _trap(command, place)
-    elif name == "xargs":
-        yield from _xargs(command, place)
-    elif name == "find":
-        yield from _find(command, place)
-    elif name == "flock":
-        yield from _flock(command, place)
-    elif name == "watch":
-        yield from _watch(command, place)
-    elif name in ("su", "runuser"):
-        yield from _su(command, place)
-    elif name in _WRAPPERS:
-        yield from _wrapper(command, _WRAPPERS[name], place)
-    elif name in _OPAQUE or name in OTHER_SHELLS:
+    if name in _OPAQUE or name in OTHER_SHELLS:
         yield Obscure(command.line, f"what '{name}' starts is not read")
-    elif name in _REBINDERS and arguments:
+    elif name in _REBINDERS and _has_option(command.words[1:], _REBINDERS[name]):
         yield Obscure(command.line, f"'{command}' gives names another meaning")
-    elif (name == "hash" and _has_option(arguments, "-p")) or (
-        name in ("mapfile", "readarray") and _has_option(arguments, "-C")
-    ):
-        yield Obscure(command.line, f"'{command}' gives names another meaning")
+    try:
+        if name in _WRAPPERS:
+            yield from _wrapper(command, _WRAPPERS[name], place.deeper())
+        elif name in _STARTERS:
+            yield from _STARTERS[name](command, place.deeper())
+    except _CannotTell:
+        tier = RiskTier.CRITICAL if name in SHELLS else RiskTier.HIGH
+        yield Obscure(command.line, f"what '{command}' starts cannot be told from its options", tier)
 
 
 def _changed_meanings(command: Command) -> Iterator[Obscure]:
@@ -307,26 +266,26 @@ def _has_option(words: Sequence[Word], option: str) -> bool:
 # One function for each way of naming the inner command
 
 
+class _CannotTell(Exception):
+    """The options leave open which word begins the inner command."""
+
+
 def _options(
-    words: Sequence[Word], short: str, long: str
-) -> tuple[list[tuple[str, str]], tuple[Word, ...]] | None:
-    """A command's own options and the words after them; None if they cannot be told apart."""
+    words: Sequence[Word], short: str, long: str = ""
+) -> tuple[list[tuple[str, str]], tuple[Word, ...]]:
+    """A command's own options, and the words after them."""
     # A word of unknown text must not look like an option to getopt.
     texts = [word.shape if word.static else SUBSTITUTED for word in words]
     try:
-        options, rest = getopt.getopt(texts, short, [name for name in long.split(" ") if name])
-    except getopt.GetoptError:
-        return None
+        options, rest = getopt.getopt(texts, short, long.split())
+    except getopt.GetoptError as exc:
+        raise _CannotTell from exc
     used = len(words) - len(rest)
-    if any(word.many for word in words[:used]) or (
-        rest and words[used].may_be_option and not words[used].static
-    ):
-        return None
+    if any(word.many for word in words[:used]):
+        raise _CannotTell
+    if rest and words[used].may_be_option and not words[used].static:
+        raise _CannotTell
     return options, tuple(words[used:])
-
-
-def _unknown_options(command: Command) -> Obscure:
-    return Obscure(command.line, f"what '{command}' starts cannot be told from its options")
 
 
 def _inner(command: Command, words: Sequence[Word], assignments: Sequence[Assignment] = ()) -> Command:
@@ -334,20 +293,12 @@ def _inner(command: Command, words: Sequence[Word], assignments: Sequence[Assign
 
 
 def _wrapper(command: Command, wrapper: _Wrapper, place: _Place) -> Iterator[_Found]:
-    parsed = _options(command.words[1:], wrapper.short, wrapper.long)
-    if parsed is None:
-        yield _unknown_options(command)
-        return
-    options, words = parsed
+    options, words = _options(command.words[1:], wrapper.short, wrapper.long)
     given = {option for option, _ in options}
     if given & wrapper.inert:
         return
-    if given & wrapper.opaque:
-        yield _unknown_options(command)
-        return
-    if any(word.many for word in words[: wrapper.operands]):
-        yield _unknown_options(command)
-        return
+    if given & wrapper.opaque or any(word.many for word in words[: wrapper.operands]):
+        raise _CannotTell
     words = words[wrapper.operands :]
     assignments: list[Assignment] = []
     if wrapper.assignments:
@@ -360,69 +311,73 @@ def _wrapper(command: Command, wrapper: _Wrapper, place: _Place) -> Iterator[_Fo
     if words:
         yield from _runs(_inner(command, words, assignments), place)
     elif not wrapper.bare:
-        yield Obscure(command.line, f"'{command}' starts a shell that reads its commands from elsewhere")
+        yield _starts_shell(command)
+
+
+def _starts_shell(command: Command) -> Obscure:
+    return Obscure(command.line, f"'{command}' starts a shell that reads its commands from elsewhere")
 
 
 def _shell(command: Command, place: _Place) -> Iterator[_Found]:
     place = replace(place, bash=base_name(command.name or "") in ("bash", "rbash"))
-    parsed = _options(command.words[1:], _SHELL_OPTIONS, _SHELL_LONG_OPTIONS)
-    if parsed is None:
-        yield replace(_unknown_options(command), tier=RiskTier.CRITICAL)
-        return
-    options, words = parsed
+    options, words = _options(command.words[1:], _SHELL_OPTIONS, _SHELL_LONG_OPTIONS)
     given = {option for option, _ in options}
-    if given & {"--version", "--help"}:
-        return
     # A lone '-' ends a shell's options, '+x' is one: getopt knows neither.
     if words and (words[0].text == "-" or words[0].shape.startswith("+")):
-        yield replace(_unknown_options(command), tier=RiskTier.CRITICAL)
+        raise _CannotTell
+    if given & {"--version", "--help"}:
         return
     if "-c" in given:
-        yield from _text_script(command, words[0] if words else RUNTIME_WORDS, command.line, place)
+        yield from _text(command, words[0] if words else RUNTIME_WORDS, place)
     elif words and "-s" not in given:
-        yield Obscure(command.line, f"'{command}' runs the commands of a file")
+        yield from _file(command, place)
     else:
         redirects = [redirect for redirect in command.redirects if redirect.is_stdin]
-        source = redirects[0] if len(redirects) == 1 else Redirect("<", RUNTIME_WORDS, command.line)
-        text = source.target if source.operator in ("<<", "<<<") else RUNTIME_WORDS
-        yield from _text_script(command, text, source.line, place)
+        here = len(redirects) == 1 and redirects[0].operator in ("<<", "<<<")
+        text, line = (redirects[0].target, redirects[0].line) if here else (RUNTIME_WORDS, command.line)
+        yield from _text(command, text, place, line)
 
 
-def _text_script(command: Command, word: Word, line: int, place: _Place) -> Iterator[_Found]:
+def _text(command: Command, word: Word, place: _Place, line: int = 0) -> Iterator[_Found]:
+    """The commands of a text that a command runs as a script."""
     if word.text is None:
-        yield Obscure(
-            command.line, f"the text that '{command}' runs is only known at run time", RiskTier.CRITICAL
-        )
-    else:
-        yield from _script(word.text, line, place, command.fetched)
+        reason = f"the text that '{command}' runs is only known at run time"
+        yield Obscure(command.line, reason, RiskTier.CRITICAL)
+        return
+    reading = _read(word.text, line or command.line, place.deeper(_SCRIPT_LAYERS))
+    for inner in reading.commands:
+        yield replace(inner, fetched=True) if command.fetched else inner
+    yield from reading.obscure
+    if reading.fault:
+        yield Obscure(reading.fault.line, f"the inner script cannot be read: {reading.fault.reason}")
 
 
-def _joined_script(command: Command, words: Sequence[Word], place: _Place) -> Iterator[_Found]:
-    joined = Word(" ".join(word.shape for word in words), all(word.static for word in words))
-    yield from _text_script(command, joined, command.line, place)
+def _joined(command: Command, words: Sequence[Word], place: _Place) -> Iterator[_Found]:
+    text = Word(" ".join(word.shape for word in words), all(word.static for word in words))
+    yield from _text(command, text, place)
+
+
+def _eval(command: Command, place: _Place) -> Iterator[_Found]:
+    words = command.words[1:]
+    yield from _joined(command, words[1:] if words[:1] == (Word("--"),) else words, place)
+
+
+def _file(command: Command, _: _Place) -> Iterator[_Found]:
+    yield Obscure(command.line, f"'{command}' runs the commands of a file")
 
 
 def _trap(command: Command, place: _Place) -> Iterator[_Found]:
-    parsed = _options(command.words[1:], "lpP", "")
-    if parsed is None:
-        yield _unknown_options(command)
-        return
-    options, words = parsed
+    options, words = _options(command.words[1:], "lpP")
     if not options and len(words) > 1 and words[0].text not in ("", "-"):
-        yield from _text_script(command, words[0], command.line, place)
+        yield from _text(command, words[0], place)
 
 
 def _xargs(command: Command, place: _Place) -> Iterator[_Found]:
-    parsed = _options(command.words[1:], _XARGS_OPTIONS, _XARGS_LONG_OPTIONS)
-    if parsed is None:
-        yield _unknown_options(command)
-        return
-    options, words = parsed
+    options, words = _options(command.words[1:], _XARGS_OPTIONS, _XARGS_LONG_OPTIONS)
     marks = [value for option, value in options if option == "-I"]
-    if not words:
-        return
-    inner = _filled(words, marks[-1]) if marks else (*words, RUNTIME_WORDS)
-    yield from _runs(replace(_inner(command, inner), redirects=()), place)
+    if words:
+        inner = _filled(words, marks[-1]) if marks else (*words, RUNTIME_WORDS)
+        yield from _runs(replace(_inner(command, inner), redirects=()), place)
 
 
 def _filled(words: Sequence[Word], mark: str, by: str = SUBSTITUTED) -> tuple[Word, ...]:
@@ -462,42 +417,44 @@ def _ends_action(words: Sequence[Word], at: int) -> bool:
 
 
 def _flock(command: Command, place: _Place) -> Iterator[_Found]:
-    place = replace(place, bash=False)
-    parsed = _options(
-        command.words[1:],
-        "senxuoFw:E:",
-        "shared exclusive nonblock unlock close no-fork verbose timeout= wait= conflict-exit-code=",
-    )
-    if parsed is None or not parsed[1] or parsed[1][0].many:
-        yield _unknown_options(command)
-        return
-    words = parsed[1][1:]
+    _, words = _options(command.words[1:], _FLOCK_OPTIONS, _FLOCK_LONG_OPTIONS)
+    if not words or words[0].many:
+        raise _CannotTell
+    words = words[1:]
     if words and words[0].text in ("-c", "--command"):
-        yield from _text_script(command, words[1] if len(words) > 1 else RUNTIME_WORDS, command.line, place)
+        text = words[1] if len(words) > 1 else RUNTIME_WORDS
+        yield from _text(command, text, replace(place, bash=False))
     elif words and words[0].may_be_option:
-        yield _unknown_options(command)
+        raise _CannotTell
     elif words:
         yield from _runs(_inner(command, words), place)
 
 
 def _watch(command: Command, place: _Place) -> Iterator[_Found]:
-    place = replace(place, bash=False)
-    parsed = _options(
-        command.words[1:],
-        "bcdegprtwxn:q:",
-        "beep color differences errexit chgexit precise no-title no-wrap exec interval= equexit=",
-    )
-    if parsed is None:
-        yield _unknown_options(command)
-    elif parsed[1]:
-        yield from _joined_script(command, parsed[1], place)
+    _, words = _options(command.words[1:], _WATCH_OPTIONS, _WATCH_LONG_OPTIONS)
+    if words:
+        yield from _joined(command, words, replace(place, bash=False))
 
 
 def _su(command: Command, place: _Place) -> Iterator[_Found]:
-    place = replace(place, bash=False)
     words = command.words[1:]
-    for index, word in enumerate(words):
-        if word.text in ("-c", "--command") and index + 1 < len(words):
-            yield from _text_script(command, words[index + 1], command.line, place)
+    for index, word in enumerate(words[:-1]):
+        if word.text in ("-c", "--command"):
+            yield from _text(command, words[index + 1], replace(place, bash=False))
             return
-    yield Obscure(command.line, f"'{command}' starts a shell that reads its commands from elsewhere")
+    yield _starts_shell(command)
+
+
+_STARTERS: dict[str, Callable[[Command, _Place], Iterator[_Found]]] = {
+    **dict.fromkeys(SHELLS, _shell),
+    ".": _file,
+    "eval": _eval,
+    "find": _find,
+    "flock": _flock,
+    "runuser": _su,
+    "source": _file,
+    "su": _su,
+    "trap": _trap,
+    "watch": _watch,
+    "xargs": _xargs,
+}
