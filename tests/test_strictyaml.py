@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.errors import BadConfig, BadPolicy, BelljarError
-from belljar.strictyaml import MAX_BYTES, MAX_DEPTH, Node, nearest, quoted, read, read_file
+from belljar.strictyaml import MAX_BYTES, MAX_DEPTH, Node, read, read_file
+from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from pathlib import Path

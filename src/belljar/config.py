@@ -30,7 +30,7 @@ from belljar.settings import (
     limits_from,
     stated_limits,
 )
-from belljar.strictyaml import nearest, printable, quoted
+from belljar.wording import nearest, printable, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from belljar import strictyaml
 from belljar.errors import BadConfig
 from belljar.models import Limits, OnOutputLimit
+from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -415,8 +416,8 @@ def by_key(key: str, *, where: str = "config") -> Setting:
     if key in _BY_KEY:
         return _BY_KEY[key]
     known = [*_BY_KEY, *SECTIONS]
-    hint = strictyaml.nearest(key, known) or strictyaml.nearest(f"{ROOT}.{key}", known)
-    raise BadConfig(f"{where}: unknown key {strictyaml.quoted(key)}{hint}", field=key)
+    hint = nearest(key, known) or nearest(f"{ROOT}.{key}", known)
+    raise BadConfig(f"{where}: unknown key {quoted(key)}{hint}", field=key)
 
 
 _LIMIT_ATTRIBUTES = {

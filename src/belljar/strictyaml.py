@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from belljar.errors import BadConfig, BelljarError
+from belljar.wording import printable, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import yaml
 
@@ -26,9 +27,6 @@ __all__ = [
     "MAX_DEPTH",
     "Node",
     "Scalar",
-    "nearest",
-    "printable",
-    "quoted",
     "read",
     "read_file",
     "scalar",
@@ -111,25 +109,6 @@ def scalar(text: str) -> Scalar:
             raise ValueError(f"the number {quoted(text)} is too large")
         return number
     return text
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message that names the nearest of `known`, or nothing where none is near."""
-    import difflib
-
-    near = difflib.get_close_matches(word[:100], known, n=1)
-    return f"; did you mean `{near[0]}`?" if near else ""
-
-
-def printable(value: object) -> str:
-    """Text from outside, fit for a message: on one line, nothing a terminal obeys, not endless."""
-    text = str(value)
-    shown = text if len(text) <= 200 else text[:199] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
-
-
-def quoted(value: object) -> str:
-    return f"`{printable(value)}`"
 
 
 class _Reader:

@@ -64,7 +64,9 @@ def test_no_request_makes_the_service_fail(method: str, path: str, address: str)
     if operation.body or operation.query:
         asked |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
 
-    @hypothesis.settings(max_examples=30, suppress_health_check=list(hypothesis.HealthCheck))
+    examples = 30 if operation.body else 10 if operation.query or operation.path_parameters else 1
+
+    @hypothesis.settings(max_examples=examples, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(case=asked)
     def check(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(base_url=address, session=session, checks=CHECKS, timeout=30)

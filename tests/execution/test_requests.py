@@ -114,7 +114,7 @@ def test_inputs_of_both_places_count_together() -> None:
 
 def test_more_bytes_than_granted_are_refused() -> None:
     with pytest.raises(LimitExceeded, match="1 MB"):
-        planned(Grant(limits=Limits(input_mb=1)), code="", files=(InputFile("a", bytes(1 << 20)),))
+        planned(Grant(limits=Limits(input_mb=1)), code="", files=(InputFile("a", bytes((1 << 20) + 1)),))
 
 
 def test_a_language_that_is_not_granted_is_refused() -> None:

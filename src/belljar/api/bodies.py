@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from belljar.errors import BadRequest
-from belljar.strictyaml import nearest, quoted
+from belljar.wording import nearest, quoted
 
 __all__ = ["FORMS", "Body", "Id", "Text", "checked"]
 

@@ -20,8 +20,8 @@ from belljar.audit.records import ExecRecord
 from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound
 from belljar.execution.workspace import check_project_id
 from belljar.service import Service
-from belljar.strictyaml import nearest, quoted
 from belljar.tokens import Role, Token
+from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

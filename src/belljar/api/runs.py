@@ -18,7 +18,7 @@ from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.errors import BadRequest, BelljarError, UnsupportedLanguage
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest, Start
-from belljar.strictyaml import nearest, quoted
+from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from starlette.responses import Response

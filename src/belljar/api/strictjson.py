@@ -12,7 +12,7 @@ import re
 from typing import Any, NoReturn
 
 from belljar.errors import BadRequest, LimitExceeded
-from belljar.strictyaml import quoted
+from belljar.wording import quoted
 
 __all__ = ["MAX_DEPTH", "MAX_VALUES", "loads"]
 

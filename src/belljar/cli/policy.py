@@ -71,7 +71,7 @@ def _overrides(settings: Iterable[str]) -> dict[str, object]:
     """`name=value` pairs; a value that is JSON is taken as such, any other as text."""
     import json
 
-    from belljar.strictyaml import quoted
+    from belljar.wording import quoted
 
     overrides: dict[str, object] = {}
     for setting in settings:

@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 
 from belljar.engines.base import WORK, Area
 
-__all__ = ["AREAS", "Files", "Process", "Program", "Shell"]
+__all__ = ["AREAS", "Files", "Process", "Program", "Shell", "os_error"]
 
 WORKSPACE = posixpath.dirname(WORK)
 AREAS = {area: f"{WORKSPACE}/{area}" for area in Area}

@@ -14,7 +14,7 @@ from belljar.errors import BadRequest
 from belljar.policy.layers import Layer
 from belljar.policy.limits import BY_WIRE_NAME
 from belljar.policy.statements import MOST_ITEMS, NETWORK_KEYS, STATEMENTS, Shape, compose
-from belljar.strictyaml import nearest, quoted
+from belljar.wording import nearest, quoted
 
 __all__ = ["REQUEST", "request_layer"]
 

@@ -18,7 +18,7 @@ from belljar.models import Grant, Limits, Network, NetworkRules, PatternRules, R
 from belljar.policy.asks import request_layer
 from belljar.policy.layers import FIELDS, LIMIT_FIELDS, OFF, RULE_FIELDS, SYSTEM, Layer, Policy
 from belljar.policy.roles import BUILT_IN, Role, Tool
-from belljar.strictyaml import nearest, quoted
+from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

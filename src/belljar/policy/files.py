@@ -24,7 +24,7 @@ from belljar.policy.limits import BY_KEY, BY_WIRE_NAME
 from belljar.policy.roles import BUILT_IN, DEFAULT, Role, Tool, check_name, lineage
 from belljar.policy.statements import MOST_ITEMS, NETWORK_KEYS, STATEMENTS, Shape, Statement, compose
 from belljar.policy.trees import Node, from_yaml, read_text
-from belljar.strictyaml import nearest, printable, quoted
+from belljar.wording import nearest, printable, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import ipaddress
 import re
 
 from belljar.errors import BadRequest
-from belljar.strictyaml import quoted
+from belljar.wording import quoted
 
 __all__ = ["address_range", "denied_range", "host_pattern", "port"]
 

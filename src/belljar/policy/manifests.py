@@ -14,7 +14,7 @@ from belljar.policy.layers import Layer
 from belljar.policy.limits import BY_WIRE_NAME
 from belljar.policy.statements import STATEMENTS, compose
 from belljar.policy.trees import Node, from_json, read_text
-from belljar.strictyaml import nearest, printable, quoted
+from belljar.wording import nearest, printable, quoted
 
 __all__ = ["load", "loads"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from belljar.errors import BadRequest
 from belljar.models import RiskTier
 from belljar.policy.layers import Policy
-from belljar.strictyaml import nearest, quoted
+from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

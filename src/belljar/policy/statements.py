@@ -16,7 +16,7 @@ from belljar.errors import BadRequest
 from belljar.models import Language, NetworkRules, OnOutputLimit, PatternRules, RiskTier
 from belljar.policy import hosts, units
 from belljar.policy.layers import OFF, Policy, Threshold
-from belljar.strictyaml import nearest, quoted
+from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

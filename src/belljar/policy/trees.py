@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from belljar import strictyaml
 from belljar.errors import BadPolicy, BadRequest
-from belljar.strictyaml import nearest, printable, quoted
+from belljar.wording import nearest, printable, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -12,7 +12,7 @@ from decimal import Decimal
 import durationpy
 
 from belljar.errors import BadRequest
-from belljar.strictyaml import quoted
+from belljar.wording import quoted
 
 __all__ = ["LARGEST", "duration", "number", "size", "whole"]
 

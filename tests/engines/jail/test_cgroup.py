@@ -201,6 +201,46 @@ def test_remove_fails_while_something_lives_in_it(
     assert not (claimed.paths["pids"] / "jar-held").exists()
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param("time.sleep(60)", id="sleepers"),
+        pytest.param("os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", id="deaf"),
+        pytest.param(
+            """
+        while True:
+            try:
+                if os.fork():
+                    os._exit(0)
+            except BlockingIOError:
+                pass
+""",
+            id="always-forking",
+        ),
+    ],
+)
+def test_all_but_one_are_killed_and_the_limit_stays(
+    claimed: delegation.Claim, cgroup: Cgroup, inhabitants: Inhabitants, others: str
+) -> None:
+    code = f"""
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(2):
+    if os.fork() == 0:
+        {others}
+time.sleep(60)
+"""
+    pid, _ = inhabitants.start(cgroup, code)
+    home = claimed.paths["pids" if "pids" in claimed.paths else "v2"] / "jar-test"
+    try:
+        _wait_until(lambda: len((home / "cgroup.procs").read_text().split()) == 3)
+        cgroup.kill_all_but(pid)
+        _wait_until(lambda: (home / "cgroup.procs").read_text().split() == [str(pid)])
+        assert cgroup.limits() == SMALL
+    finally:
+        (home / "pids.max").write_text("0")
+        _wait_until(lambda: [_kill(int(pid)) for pid in (home / "cgroup.procs").read_text().split()] == [])
+
+
 def test_removing_twice_or_what_never_was_is_fine(claimed: delegation.Claim) -> None:
     cgroup = Cgroup(claimed.parents, "jar-never")
     cgroup.remove()
