@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from collections.abc import AsyncIterator
@@ -61,6 +62,8 @@ class Service:
             )
             await lifecycle.recover(_is_alive)
             stack.push_async_callback(lifecycle.close, SHUTDOWN_GRACE_S)
+            sweeping = asyncio.create_task(lifecycle.forget_old(config.keep_days, config.keep_gb))
+            stack.callback(sweeping.cancel)
             tokens = Tokens(config.data_dir, config.token)
             yield cls(config, engine, store, signer, lifecycle.workspace, lifecycle, metrics, tokens)
 

@@ -352,6 +352,45 @@ async def test_a_program_that_speaks_past_its_cap_is_not_idle(make_jar: MakeJar)
     assert result.ended.verdict is Verdict.TIMEOUT
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"timeout_s": 0.5}, id="timeout"),
+        pytest.param({"idle_timeout_s": 0.3}, id="idle-timeout"),
+    ],
+)
+async def test_a_slow_reader_makes_no_program_late(make_jar: MakeJar, limits: dict[str, float]) -> None:
+    jar = await make_jar(**limits)
+    events = jar.exec(bash("echo 1\nsleep 0.15\necho 2\nsleep 0.15\necho 3"))
+    assert isinstance(await anext(events), Started)
+    await asyncio.sleep(1)
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert (last.verdict, last.exit_code) == (Verdict.EXITED, 0)
+
+
+async def test_a_reader_that_does_not_read_delays_no_deadline(make_jar: MakeJar) -> None:
+    jar = await make_jar(timeout_s=0.3)
+    events = jar.exec(bash(f"echo 1\n{FOREVER}"))
+    assert isinstance(await anext(events), Started)
+    await asyncio.sleep(0.8)
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert (last.verdict, last.signal) == (Verdict.TIMEOUT, 15)
+
+
+async def test_a_reader_that_does_not_read_delays_no_end_of_output(make_jar: MakeJar) -> None:
+    jar = await make_jar(OnOutputLimit.KILL, stdout_kb=1, timeout_s=SOON_S)
+    events = jar.exec(bash("yes"))
+    assert isinstance(await anext(events), Started)
+    await asyncio.sleep(0.5)
+    begun = time.monotonic()
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert last.verdict is Verdict.OUTPUT_LIMIT
+    assert time.monotonic() - begun < 0.3
+
+
 async def test_cancel_ends_it_gently(jar: Jar) -> None:
     events = await started(jar, f"trap 'echo bye; exit 3' TERM\necho ready\n{FOREVER}", until=b"ready")
     jar.cancel()

@@ -31,6 +31,7 @@ from belljar.errors import (
 from belljar.execution import runs
 from belljar.execution.events import EventLog, RunEvent
 from belljar.execution.requests import SCRIPTS, plan, risk_of
+from belljar.execution.retention import sweep
 from belljar.execution.submissions import Submission, digests, sha256
 from belljar.execution.turns import Place, Turns
 from belljar.execution.workspace import Workspace, check_project_id, manifest
@@ -40,6 +41,7 @@ from belljar.policy.decisions import Decision, PolicySet, decide
 
 logger = logging.getLogger(__name__)
 
+SWEEP_S = 3600.0
 RETRY_S = 0.2
 """First pause before the store is tried again with an outcome."""
 
@@ -209,6 +211,21 @@ class Lifecycle:
         for record in lost:
             await self.store.finish(self._ended(record, Verdict.LOST, why))
         return len(lost)
+
+    async def forget_old(self, keep_days: float, keep_gb: float) -> None:
+        """Every hour, from the start on: what runs left goes by age and size. Until it is cancelled."""
+        while True:
+            removed = await asyncio.to_thread(
+                sweep,
+                self.workspace.root / "projects",
+                live=self.live_ids,
+                now=self._now().timestamp(),
+                keep_days=keep_days,
+                keep_gb=keep_gb,
+            )
+            if removed:
+                logger.info("removed what %d old runs had left", len(removed))
+            await asyncio.sleep(SWEEP_S)
 
     async def close(self, grace_s: float) -> None:
         """Take nothing new, let what runs finish for a while, then cancel it; everything is written down."""

@@ -208,12 +208,12 @@ def test_remove_fails_while_something_lives_in_it(
         pytest.param("os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", id="deaf"),
         pytest.param(
             """
-        while True:
-            try:
-                if os.fork():
-                    os._exit(0)
-            except BlockingIOError:
-                pass
+            while True:
+                try:
+                    if os.fork():
+                        os._exit(0)
+                except BlockingIOError:
+                    pass
 """,
             id="always-forking",
         ),
@@ -223,22 +223,34 @@ def test_all_but_one_are_killed_and_the_limit_stays(
     claimed: delegation.Claim, cgroup: Cgroup, inhabitants: Inhabitants, others: str
 ) -> None:
     code = f"""
+def start(*_):
+    for _ in range(3):
+        if os.fork() == 0:
+            {others}
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-for _ in range(2):
-    if os.fork() == 0:
-        {others}
-time.sleep(60)
+signal.signal(signal.SIGUSR1, start)
+print("ready", flush=True)
+while True:
+    time.sleep(60)
 """
-    pid, _ = inhabitants.start(cgroup, code)
+    pid, process = inhabitants.start(cgroup, code)
+    assert process.stdout is not None
+    process.stdout.readline()
     home = claimed.paths["pids" if "pids" in claimed.paths else "v2"] / "jar-test"
     try:
-        _wait_until(lambda: len((home / "cgroup.procs").read_text().split()) == 3)
-        cgroup.kill_all_but(pid)
-        _wait_until(lambda: (home / "cgroup.procs").read_text().split() == [str(pid)])
+        for _ in range(10):  # a fork that is under way is seen in some of them
+            os.kill(pid, signal.SIGUSR1)
+            _wait_until(lambda: len(_in(home)) == 4)
+            cgroup.kill_all_but(pid)
+            _wait_until(lambda: _in(home) == [pid])
         assert cgroup.limits() == SMALL
     finally:
         (home / "pids.max").write_text("0")
-        _wait_until(lambda: [_kill(int(pid)) for pid in (home / "cgroup.procs").read_text().split()] == [])
+        _wait_until(lambda: [_kill(pid) for pid in _in(home)] == [])
+
+
+def _in(cgroup: Path) -> list[int]:
+    return [int(pid) for pid in (cgroup / "cgroup.procs").read_text().split()]
 
 
 def test_removing_twice_or_what_never_was_is_fine(claimed: delegation.Claim) -> None:

@@ -125,11 +125,11 @@ _OPAQUE = frozenset(
 )
 """Programs that start commands in too many ways to follow."""
 
-_REBINDERS = {
-    "alias": "", "bind": "", "compgen": "", "complete": "", "enable": "", "fc": "",
-    "hash": "-p", "mapfile": "-C", "readarray": "-C",
-}  # fmt: skip
-"""Builtins that give a name another meaning or run what a name is bound to, and the option with which."""
+_REBINDERS = frozenset({"alias", "bind", "compgen", "complete", "enable", "fc"})
+"""Builtins that give a name another meaning, or run what a name is bound to."""
+
+_REBINDING_OPTIONS = {"hash": "p", "mapfile": "C", "readarray": "C"}
+"""Builtins that do so with an option."""
 
 _SHELL_OPTIONS = "abcefhiklmnprstuvxBCDEHPTo:O:"
 _SHELL_LONG_OPTIONS = "login noediting noprofile norc posix restricted verbose version help"
@@ -221,7 +221,9 @@ def _runs(command: Command, place: _Place) -> Iterator[_Found]:
     name = base_name(command.name)
     if name in _OPAQUE or name in OTHER_SHELLS:
         yield Obscure(command.line, f"what '{name}' starts is not read")
-    elif name in _REBINDERS and _has_option(command.words[1:], _REBINDERS[name]):
+    elif (name in _REBINDERS and len(command.words) > 1) or (
+        name in _REBINDING_OPTIONS and _may_have_flag(command.words[1:], _REBINDING_OPTIONS[name])
+    ):
         yield Obscure(command.line, f"'{command}' gives names another meaning")
     try:
         if name in _WRAPPERS:
@@ -243,10 +245,12 @@ def _changed_meanings(command: Command) -> Iterator[Obscure]:
     if builtin in DECLARATIONS:
         names += [word.shape.partition("=")[0] for word in arguments if "=" in word.shape]
         # A reference (-n) is a second name for a variable, under which it can be set unseen.
-        if any(word.many or word.shape.startswith("$") for word in arguments) or _has_option(arguments, "-n"):
+        if any(word.many or word.shape.startswith("$") for word in arguments) or _may_have_flag(
+            arguments, "n"
+        ):
             yield Obscure(command.line, f"which names '{command}' sets is only known at run time")
     elif builtin in ("read", "mapfile", "readarray", "getopts") or (
-        builtin == "printf" and _has_option(arguments[:1], "-v")
+        builtin == "printf" and _may_have_flag(arguments[:1], "v")
     ):
         names += [word.shape.removeprefix("-v") for word in arguments]
     for name in names:
@@ -259,8 +263,8 @@ def _changed_meanings(command: Command) -> Iterator[Obscure]:
         yield Obscure(command.line, "a subscript that holds a command may be run")
 
 
-def _has_option(words: Sequence[Word], option: str) -> bool:
-    return any(word.shape.startswith(option) if word.static else word.may_be_option for word in words)
+def _may_have_flag(words: Sequence[Word], letter: str) -> bool:
+    return any(word.may_be_option and (letter in word.shape or not word.static) for word in words)
 
 
 # One function for each way of naming the inner command
