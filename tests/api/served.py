@@ -119,3 +119,35 @@ def events_in(text: str) -> list[tuple[str | None, str, Any]]:
         if lines:
             found.append((lines.get("id"), lines["event"], json.loads(lines["data"])))
     return found
+
+
+async def exchange(port: int, data: bytes, *, patience_s: float = 10.0) -> bytes:
+    """What comes back for these bytes until the other side closes, or says no more for so long."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = b""
+    try:
+        writer.write(data)
+        async with asyncio.timeout(patience_s):
+            while chunk := await reader.read(65536):
+                answer += chunk
+    except (TimeoutError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+    return answer
+
+
+def request(
+    method: str, path: str, body: bytes | None = None, *headers: str, token: str | None = TOKEN
+) -> bytes:
+    """A request as bytes; what is not given is as it should be, and the connection is closed after it."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers]
+    if token is not None:
+        lines.append(f"Authorization: Bearer {token}")
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+def status_in(answer: bytes) -> int | None:
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else None

@@ -57,7 +57,11 @@ class Footprint:
     def now(cls) -> Footprint:
         return cls(
             descriptors=frozenset(_descriptors()),
-            mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
+            mounts=frozenset(
+                point
+                for line in _lines("/proc/self/mountinfo")
+                if not (point := line.split()[4]).startswith(("/run/", "/sys/", "/var/"))  # others' business
+            ),
             tasks=frozenset(task for task in asyncio.all_tasks() if task is not asyncio.current_task()),
             processes=frozenset(_descendants(os.getpid())),
             cgroups=frozenset(
@@ -93,13 +97,17 @@ def _descriptors() -> list[tuple[str, str]]:
 
 def _descendants(pid: int) -> list[tuple[int, str]]:
     found = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for child in map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()):
-                found += [(child, Path(f"/proc/{child}/comm").read_text().strip()), *_descendants(child)]
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # it has ended meanwhile
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        for child in "".join(_lines(task / "children")).split():
+            found += [(int(child), "".join(_lines(f"/proc/{child}/comm"))), *_descendants(int(child))]
     return found
+
+
+def _lines(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # of a process that has ended meanwhile
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=sorted(ENGINES))
@@ -120,8 +128,11 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
 async def idle(engine: Engine) -> Footprint:
     """What an engine has when it has run something: a process of its own, a fresh jar for the next."""
     await (await engine.create(_grant())).destroy()
-    await asyncio.sleep(0.2)
-    return Footprint.now()
+    before, now = None, Footprint.now()
+    while now != before:  # it makes that jar while we wait
+        await asyncio.sleep(0.3)
+        before, now = now, Footprint.now()
+    return now
 
 
 def _grant(on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE, **limits: float) -> Grant:

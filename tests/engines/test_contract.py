@@ -367,6 +367,7 @@ async def test_a_slow_reader_makes_no_program_late(make_jar: MakeJar, limits: di
     last = [event async for event in events][-1]
     assert isinstance(last, Ended)
     assert (last.verdict, last.exit_code) == (Verdict.EXITED, 0)
+    assert last.usage.wall_s < 0.9
 
 
 async def test_a_reader_that_does_not_read_delays_no_deadline(make_jar: MakeJar) -> None:
@@ -377,18 +378,6 @@ async def test_a_reader_that_does_not_read_delays_no_deadline(make_jar: MakeJar)
     last = [event async for event in events][-1]
     assert isinstance(last, Ended)
     assert (last.verdict, last.signal) == (Verdict.TIMEOUT, 15)
-
-
-async def test_a_reader_that_does_not_read_delays_no_end_of_output(make_jar: MakeJar) -> None:
-    jar = await make_jar(OnOutputLimit.KILL, stdout_kb=1, timeout_s=SOON_S)
-    events = jar.exec(bash("yes"))
-    assert isinstance(await anext(events), Started)
-    await asyncio.sleep(0.5)
-    begun = time.monotonic()
-    last = [event async for event in events][-1]
-    assert isinstance(last, Ended)
-    assert last.verdict is Verdict.OUTPUT_LIMIT
-    assert time.monotonic() - begun < 0.3
 
 
 async def test_cancel_ends_it_gently(jar: Jar) -> None:

@@ -7,6 +7,7 @@ that is still going on is never touched.
 from __future__ import annotations
 
 import shutil
+import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +41,8 @@ def sweep(
 def _folders(projects: Path) -> Iterator[Left]:
     for path in projects.glob("*/artifacts/*"):
         try:
-            files = [file.lstat() for file in path.rglob("*")]
-            yield Left(path.stat().st_mtime, sum(file.st_size for file in files), path)
+            found = [file.lstat() for file in path.rglob("*")]
+            size = sum(one.st_size for one in found if stat.S_ISREG(one.st_mode))
+            yield Left(path.stat().st_mtime, size, path)
         except FileNotFoundError:
             continue  # somebody else was faster

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from belljar.models import Finding, Language, RiskTier
 
@@ -57,7 +58,7 @@ def _findings(code: str, language: Language) -> list[Finding]:
         from belljar.policy.risk_shell import find_in_shell
 
         return find_in_shell(code)
-    if len(code) > MAX_CHARS or sum(1 for _ in _TOKEN.finditer(code)) > MAX_TOKENS:
+    if len(code) > MAX_CHARS or any(islice(_TOKEN.finditer(code), MAX_TOKENS, None)):
         return [Finding(RiskTier.HIGH, "the code is too long to be read", 1)]
     if language is Language.PYTHON:
         from belljar.policy.risk_python import find_in_python

@@ -186,7 +186,7 @@ HIDDEN_IN_BASH = [
     "cat <<E\n`rm`\nE", "cat <<E\nx\nE\\\n\nrm", "cat <<'E'; rm\nE", "echo `echo \\`rm\\``", "! rm", "time rm", "if rm; then :; fi",
     "for x in $(rm); do :; done", "case $(rm) in *) rm;; esac", "f() { rm; }; f", "echo <(rm)", ": >(rm)", "declare x=$(rm)",
     "export x[$(rm)]=1", "echo $(echo $(echo $(rm)))", "{ rm; } 2>f", "(((1))); rm", "echo \\\\$(rm)", "coproc rm",
-    ": | time rm", "until rm; do break; done", "select x in a; do rm; break; done <<<1", "echo $\\\n(rm)", "i\\\nf rm; then :; fi",
+    "until rm; do break; done", "select x in a; do rm; break; done <<<1", "echo $\\\n(rm)", "i\\\nf rm; then :; fi",
     "x\\\n=1 rm", "((rm) || (rm))", "echo $((rm) | (rm))", "x=(a)b rm", "function f { rm; }; f", "false || rm & wait",
 ]  # fmt: skip
 

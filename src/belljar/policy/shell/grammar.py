@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 
 from belljar.policy.shell.script import RUNTIME_WORDS, Assignment, Command, Fault, Script, Word
 from belljar.policy.shell.words import HereDocument, RedirectDraft, Unreadable, WordReader
@@ -46,7 +47,7 @@ _CONDITIONAL_END = re.compile(r"\]\](?=[ \t\n;&|<>()]|\Z)")
 
 def read_script(text: str) -> Script:
     """The commands of a script. Never raises; takes time linear in the text."""
-    if len(text) > MAX_CHARS or sum(1 for _ in _TOKEN.finditer(text)) > MAX_TOKENS:
+    if len(text) > MAX_CHARS or any(islice(_TOKEN.finditer(text), MAX_TOKENS, None)):
         return Script((), Fault(1, "the script is too long to be read"))
     reader = _ScriptReader(text)
     fault = None

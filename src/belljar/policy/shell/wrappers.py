@@ -26,7 +26,7 @@ from belljar.policy.shell.script import (
 
 # `sudo env nice …` and `bash -c "bash -c …"`; more than this hides something. An inner script counts more,
 # because it is read anew.
-MAX_LAYERS = 12
+MAX_LAYERS = 16
 _SCRIPT_LAYERS = 3
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "rbash"})
@@ -215,9 +215,6 @@ def _runs(command: Command, place: _Place) -> Iterator[_Found]:
     if command.name is None:
         yield Obscure(command.line, f"the name of '{command}' is only known at run time")
         return
-    if place.layers >= MAX_LAYERS:
-        yield Obscure(command.line, f"'{command}' is wrapped in more than {MAX_LAYERS} commands")
-        return
     name = base_name(command.name)
     if name in _OPAQUE or name in OTHER_SHELLS:
         yield Obscure(command.line, f"what '{name}' starts is not read")
@@ -225,6 +222,9 @@ def _runs(command: Command, place: _Place) -> Iterator[_Found]:
         name in _REBINDING_OPTIONS and _may_have_flag(command.words[1:], _REBINDING_OPTIONS[name])
     ):
         yield Obscure(command.line, f"'{command}' gives names another meaning")
+    elif place.layers >= MAX_LAYERS and (name in _WRAPPERS or name in _STARTERS):
+        yield Obscure(command.line, f"'{command}' stands behind too many other commands")
+        return
     try:
         if name in _WRAPPERS:
             yield from _wrapper(command, _WRAPPERS[name], place.deeper())
