@@ -492,7 +492,7 @@ def _possessions() -> dict[str, float]:
     The children are the launcher and what it has made ahead of time.
     """
     children = list(_descendants(os.getpid()))
-    ours = f"belljar-{os.getpid()}-*"
+    ours = f"/belljar-{os.getpid()}-"
     return {
         "host descriptors": _count("/proc/self/fd"),
         "host threads": _count("/proc/self/task"),
@@ -501,7 +501,7 @@ def _possessions() -> dict[str, float]:
         "children's descriptors": sum(_count(f"/proc/{pid}/fd") for pid in children),
         "children's memory, kB": sum(_proportional_kb(pid) for pid in children),
         "mounts": sum(len(_text(f"/proc/{pid}/mountinfo").splitlines()) for pid in (os.getpid(), *children)),
-        "cgroups": sum(1 for tree in Path("/sys/fs/cgroup").glob(f"**/{ours}") for _ in tree.glob("**/")),
+        "cgroups": sum(ours in folder for folder, _, _ in os.walk("/sys/fs/cgroup")),
     }
 
 
@@ -509,7 +509,7 @@ def _descendants(pid: int) -> Iterator[int]:
     for task in os.listdir(f"/proc/{pid}/task"):
         for child in _text(f"/proc/{pid}/task/{task}/children").split():
             yield int(child)
-            with suppress(FileNotFoundError):  # it has just ended
+            with suppress(OSError):  # it has just ended
                 yield from _descendants(int(child))
 
 

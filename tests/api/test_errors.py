@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.api.conftest import Opening
 
 EXPECTED = {
+    "APPROVAL_NEEDED": 403,
     "BAD_CONFIG": 400,
     "BAD_POLICY": 400,
     "BAD_REQUEST": 400,

@@ -1,4 +1,4 @@
-"""Requests that mean harm: the W rows of the attack corpus. Each is refused with a 4xx, and others are served."""
+"""Requests that mean harm: the W rows of the attack corpus. Each is refused, and others are served."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +42,14 @@ async def port(shared_service: Service) -> AsyncIterator[int]:
 async def still_serves(port: int) -> None:
     async with client_at(port) as http:
         assert (await http.post("/run", json={"code": "alive"})).json()["stdout"] == "alive"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it never came to that")
 
 
 def resident_kb() -> int:
@@ -187,10 +195,14 @@ async def test_who_sends_nothing_at_all_is_dropped(port: int) -> None:
 
 
 async def test_who_is_slow_with_a_second_request_is_dropped_too(port: int) -> None:
-    first = request("GET", "/health").replace(b"Connection: close\r\n", b"")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request("GET", "/health").replace(b"Connection: close\r\n", b""))
+    assert b"200" in await reader.readline()
+    writer.write(b"GET /hea")
     async with asyncio.timeout(5):
-        answer = await exchange(port, first + b"GET /hea")
-    assert answer.count(b"HTTP/1.1 200") == 1
+        rest = await reader.read()
+    writer.close()
+    assert b"HTTP/1.1" not in rest
 
 
 # W6 header-tricks
@@ -364,9 +376,7 @@ async def test_connections_that_break_at_any_point_leave_nothing(service: Servic
             writer.write(whole[:cut])
             await asyncio.sleep(0 if cut % 2 else 0.003)
             writer.transport.abort()
-        async with asyncio.timeout(20):
-            while asyncio.all_tasks() - tasks or service.lifecycle.live_ids:
-                await asyncio.sleep(0.01)
+        await until(lambda: not asyncio.all_tasks() - tasks and not service.lifecycle.live_ids)
         await still_serves(port)
         assert len(os.listdir("/proc/self/fd")) <= descriptors + 4
         assert (service.lifecycle.turns.running, service.lifecycle.turns.waiting) == (0, 0)
@@ -387,10 +397,8 @@ async def test_a_thousand_cancels_are_one(open_service: Opening, queued: bool) -
             (exec_id,) = service.lifecycle.live_ids
         answers = await asyncio.gather(*(http.post(f"/sandbox/execs/{exec_id}/cancel") for _ in range(1000)))
         assert {answer.status_code for answer in answers} <= {200, 202}
-        async with asyncio.timeout(10):
-            while (record := (await http.get(f"/sandbox/execs/{exec_id}")).json())["status"] != "finished":
-                await asyncio.sleep(0.01)
-        assert record["verdict"] == "cancelled"
+        await until(lambda: exec_id not in service.lifecycle.live_ids)
+        assert (await http.get(f"/sandbox/execs/{exec_id}")).json()["verdict"] == "cancelled"
         for left in service.lifecycle.live_ids:
             await http.post(f"/sandbox/execs/{left}/cancel")
         assert (await first).json()["verdict"] == "cancelled"

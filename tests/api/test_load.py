@@ -53,7 +53,7 @@ async def test_two_thousand_at_once_are_two_thousand_runs(open_service: Opening)
         assert len({answer["id"] for answer in answers}) == CALLERS
         receipts = [receipt.exec_id async for receipt in service.store.receipts()]
         assert sorted(receipts) == sorted(answer["id"] for answer in answers)
-        assert slowest < 10  # in truth well below one second, on a machine that has nothing else to do
+        assert slowest < 10  # seconds; some 0.3 on a machine that has nothing else to do
         assert grown < 500 << 10
 
 

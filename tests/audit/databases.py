@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
+import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -72,34 +74,42 @@ class PostgresServer:
         if os.getuid() == 0:  # PostgreSQL does not run as root
             self._user = "nobody"
             shutil.chown(self._folder, self._user)
-        self._do("initdb", "--no-sync", "--auth=trust", "--username=belljar", "--encoding=UTF8", "--locale=C")
+        self._data = self._folder / "data"
+        self._run("initdb", "--no-sync", "--auth=trust", "--username=belljar", "--encoding=UTF8", self._data)
         self.start()
 
     def url(self, schema: str) -> str:
         return f"postgresql://belljar@/postgres?host={self._folder}&search_path={schema}"
 
     def start(self) -> None:
-        # No fsync: what these tests kill is the service, never the server's machine.
-        options = f"-c fsync=off -c listen_addresses= -c unix_socket_directories={self._folder}"
-        self._do("pg_ctl", "start", "--wait", f"--log={self._folder / 'log'}", f"--options={options}")
+        # A server ends with the tests, also when these are killed. No fsync: no test cuts its power.
+        with_us = ["setpriv", "--pdeathsig", "QUIT"]
+        options = ["-c", "fsync=off", "-c", "listen_addresses=", "-k", self._folder]
+        self._server = subprocess.Popen(
+            [*with_us, self._programs / "postgres", "-D", self._data, *options],
+            stderr=subprocess.DEVNULL,
+            user=self._user,
+            cwd=self._folder,
+        )
+        self._run("pg_isready", "--quiet", "--host", self._folder, until_done=True)
 
     def stop(self) -> None:
-        self._do("pg_ctl", "stop", "--wait", "--mode=immediate")
+        self._server.send_signal(signal.SIGQUIT)
+        self._server.wait(timeout=30)
 
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self._folder)
 
-    def _do(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [self._programs / program, "--pgdata", self._folder / "data", *arguments],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-            user=self._user,
-            cwd=self._folder,
-            timeout=50,
-        )
+    def _run(self, program: str, *arguments: str | Path, until_done: bool = False) -> None:
+        deadline = time.monotonic() + 50
+        command = [self._programs / program, *arguments]
+        while subprocess.run(
+            command, stdout=subprocess.DEVNULL, user=self._user, cwd=self._folder
+        ).returncode:
+            assert until_done, f"{program} failed"
+            assert time.monotonic() < deadline, f"{program} did not succeed in time"
+            time.sleep(0.05)
 
 
 def postgres_programs() -> Path | None:

@@ -20,7 +20,7 @@ async def test_a_server_that_is_down_is_an_error_and_it_heals(
 ) -> None:
     async with await postgres.open(signer) as store:
         record = await run_once(store)
-        await asyncio.to_thread(postgres_server.stop)
+        postgres_server.stop()
         try:
             for _ in range(2):
                 for call in (store.accept(queued()), store.get(record.exec_id)):
@@ -29,7 +29,7 @@ async def test_a_server_that_is_down_is_an_error_and_it_heals(
             with pytest.raises(StoreUnavailable, match="cannot be reached"):
                 await postgres.open(signer)
         finally:
-            await asyncio.to_thread(postgres_server.start)
+            postgres_server.start()
         assert await store.get(record.exec_id) == record
         await run_once(store)
         assert await verify_chain(store, signer.public_key) == []

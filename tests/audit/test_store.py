@@ -314,7 +314,7 @@ async def test_pages_together_hold_every_record_once(
     await asyncio.gather(*map(store.accept, asked))
     found: list[ExecRecord] = []
     cursor = None
-    while True:
+    while len(found) <= len(asked):
         page = await store.page(Filter(project_id=project), limit=limit, cursor=cursor)
         found += page.records
         cursor = page.cursor

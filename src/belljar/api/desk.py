@@ -15,6 +15,8 @@ BODY_SLACK_BYTES = 4 << 20
 """For what a body holds besides the content of files."""
 MAX_BODY_BYTES = 128 << 20
 """Whatever policy allows: a body is held in memory. Larger inputs are put into the project's own folder."""
+ADMITTED_AT_ONCE = 32
+"""Deciding on a run takes a millisecond that nobody else gets; between so many, others have their turn."""
 BODIES_IN_MEMORY = 4
 """So many of the largest that can be sent, all callers together."""
 
@@ -62,6 +64,7 @@ class Desk:
         self.max_input_bytes = int(terms["limits.input_mb"].ceiling) << 20
         self.max_body_bytes = min(self.max_input_bytes * 4 // 3 + BODY_SLACK_BYTES, MAX_BODY_BYTES)
         self.intake = Intake(BODIES_IN_MEMORY * self.max_body_bytes)
+        self.admission = asyncio.Semaphore(ADMITTED_AT_ONCE)
         self._probing = asyncio.Lock()
         self._probed: tuple[float, Probe] | None = None
 

@@ -24,7 +24,7 @@ from belljar.models import Language, RunRequest
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-__all__ = ["ExecBody", "cancel", "create", "events", "page", "receipt", "show"]
+__all__ = ["ExecBody", "Program", "TaskRef", "cancel", "create", "events", "page", "receipt", "show"]
 
 INPUTS = "/workspace/inputs"
 FILTERS = ("task_id", "project_id", "status", "skill_id", "since", "limit", "cursor")

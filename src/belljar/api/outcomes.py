@@ -29,7 +29,8 @@ async def submit(call: Call, submission: Submission) -> Taken:
     Raises:
         BelljarError: it is not run; for a request that was refused before, as it was then.
     """
-    taken = await call.service.lifecycle.submit(submission)
+    async with call.desk.admission:
+        taken = await call.service.lifecycle.submit(submission)
     if isinstance(taken, LiveRun):
         if taken.task is not None:
             call.keep_until(taken.task)

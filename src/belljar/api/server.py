@@ -211,7 +211,7 @@ class _Protocol(HttpToolsProtocol):
     # What is not HTTP, or too much of it, in the shape of every other error.
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, BadRequest("this is not a request of HTTP/1.1 that can be taken", field="request"))
+        self._refuse(400, BadRequest("this is not a proper request", field="request"))
 
     def _refuse(self, status: int, error: BelljarError) -> None:
         if self.transport.is_closing():

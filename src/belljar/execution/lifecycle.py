@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,6 +108,14 @@ def finished(record: ExecRecord) -> dict[str, Any]:
         "signal": record.signal,
         "receipt": record.receipt_hash,
     }
+
+
+def _as_data(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_data(one) for one in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 class Lifecycle:
@@ -307,7 +315,7 @@ class Lifecycle:
 
     def _granted(self, record: ExecRecord, decision: Decision, submission: Submission) -> ExecRecord:
         snapshot: dict[str, Any] = {
-            row.field: {"value": row.value, "layer": row.layer} for row in decision.explain()
+            row.field: {"value": _as_data(row.value), "layer": row.layer} for row in decision.explain()
         }
         return replace(
             record,
