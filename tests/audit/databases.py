@@ -75,7 +75,9 @@ class PostgresServer:
             self._user = "nobody"
             shutil.chown(self._folder, self._user)
         self._data = self._folder / "data"
-        self._run("initdb", "--no-sync", "--auth=trust", "--username=belljar", "--encoding=UTF8", self._data)
+        options = ["--no-sync", "--auth=trust", "--username=belljar", "--encoding=UTF8"]
+        if self._run("initdb", *options, str(self._data)):
+            raise RuntimeError("initdb failed; what it said is above")
         self.start()
 
     def url(self, schema: str) -> str:
@@ -84,14 +86,18 @@ class PostgresServer:
     def start(self) -> None:
         # A server ends with the tests, also when these are killed. No fsync: no test cuts its power.
         with_us = ["setpriv", "--pdeathsig", "QUIT"]
-        options = ["-c", "fsync=off", "-c", "listen_addresses=", "-k", self._folder]
+        options = ["-c", "fsync=off", "-c", "listen_addresses=", "-k", str(self._folder)]
         self._server = subprocess.Popen(
             [*with_us, self._programs / "postgres", "-D", self._data, *options],
             stderr=subprocess.DEVNULL,
             user=self._user,
             cwd=self._folder,
         )
-        self._run("pg_isready", "--quiet", "--host", self._folder, until_done=True)
+        deadline = time.monotonic() + 50
+        while self._run("pg_isready", "--host", str(self._folder)):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the PostgreSQL server does not come up")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         self._server.send_signal(signal.SIGQUIT)
@@ -101,15 +107,12 @@ class PostgresServer:
         self.stop()
         shutil.rmtree(self._folder)
 
-    def _run(self, program: str, *arguments: str | Path, until_done: bool = False) -> None:
-        deadline = time.monotonic() + 50
-        command = [self._programs / program, *arguments]
-        while subprocess.run(
-            command, stdout=subprocess.DEVNULL, user=self._user, cwd=self._folder
-        ).returncode:
-            assert until_done, f"{program} failed"
-            assert time.monotonic() < deadline, f"{program} did not succeed in time"
-            time.sleep(0.05)
+    def _run(self, program: str, *arguments: str) -> int:
+        command = [str(self._programs / program), *arguments]
+        done = subprocess.run(
+            command, stdout=subprocess.DEVNULL, user=self._user, cwd=self._folder, check=False
+        )
+        return done.returncode
 
 
 def postgres_programs() -> Path | None:

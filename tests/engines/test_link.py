@@ -178,7 +178,7 @@ async def test_a_senseless_answer_to_a_file_loses_the_jar(answer: bytes) -> None
 async def test_a_guest_cannot_make_the_host_hold_more_than_it_reads() -> None:
     """Nobody reads stream 0 once the guest is ready; nobody need be reading the others in time."""
     guest = Guest()
-    frame = protocol.encode(protocol.NOTE, 0, json.dumps({"x": "x" * 20_000}).encode())
+    frame = protocol.encode(protocol.NOTE, 0, json.dumps({"x": "x" * 60_000}).encode())
     for _ in range(1000):
         if guest.paused or guest.closed:
             break

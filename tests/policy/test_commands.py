@@ -58,7 +58,9 @@ def test_any_layer_may_deny() -> None:
 
 
 def test_refusal_names_command_layer_and_line() -> None:
-    with pytest.raises(CommandNotAllowed, match=r"line 3: 'curl x' is denied by layer 'tool', pattern 'curl'"):
+    with pytest.raises(
+        CommandNotAllowed, match=r"line 3: 'curl x' is denied by layer 'tool', pattern 'curl'"
+    ):
         check_commands("ls\n\nls | curl x", [PatternRules("role"), PatternRules("tool", deny=("curl",))])
     with pytest.raises(CommandNotAllowed, match=r"line 2: 'rm x' is not among .* layer 'role' allows"):
         check_commands("ls\nrm x", [PatternRules("role", allow=("ls",))])
@@ -95,7 +97,9 @@ def test_what_is_not_listed_is_refused(script: str) -> None:
     assert not is_allowed(script, [PatternRules("shell_exec", allow=SEED_ALLOW, deny=SEED_DENY)])
 
 
-@pytest.mark.parametrize("script", ["rm a", "rm -r a", "rm -f a", "rm -- -rf", "rm ./*", "echo rm -rf", "find . -exec rm {} \\;"])
+@pytest.mark.parametrize(
+    "script", ["rm a", "rm -r a", "rm -f a", "rm -- -rf", "rm ./*", "echo rm -rf", "find . -exec rm {} \\;"]
+)
 def test_deny_list_leaves_the_rest_alone(script: str) -> None:
     check_commands(script, denying(*SEED_DENY))
 
@@ -197,7 +201,11 @@ def test_what_cannot_be_known_is_refused_under_any_list(script: str, rules: list
 
 def test_argv_is_checked_like_a_script() -> None:
     check_argv(["ls", "; rm -rf x", "$(curl)"], denying("rm", "curl"))
-    for argv in (["rm", "-f", "-r", "x"], ["/bin/bash", "-lc", "ls; rm -rf x"], ["env", "A=1", "rm", "-rf", "x"]):
+    for argv in (
+        ["rm", "-f", "-r", "x"],
+        ["/bin/bash", "-lc", "ls; rm -rf x"],
+        ["env", "A=1", "rm", "-rf", "x"],
+    ):
         with pytest.raises(CommandNotAllowed):
             check_argv(argv, denying("rm -rf"))
 

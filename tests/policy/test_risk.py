@@ -97,7 +97,9 @@ SOUP = st.lists(
 @given(st.one_of(st.text(max_size=80), SOUP), st.sampled_from(Language))
 def test_any_text_is_assessed(code: str, language: Language) -> None:
     assessment = assess(code, language)
-    assert assessment.tier is max((f.tier for f in assessment.findings), key=lambda t: t.rank, default=RiskTier.SAFE)
+    assert assessment.tier is max(
+        (f.tier for f in assessment.findings), key=lambda t: t.rank, default=RiskTier.SAFE
+    )
     assert all(finding.line >= 1 for finding in assessment.findings)
 
 

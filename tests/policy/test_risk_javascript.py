@@ -45,7 +45,15 @@ def test_writing_the_network_and_the_unreadable_are_high(code: str) -> None:
     assert tier(code) is RiskTier.HIGH
 
 
-@pytest.mark.parametrize("code", [FS + "fs.readFileSync('a')", FS + "fs.openSync('a')", FS + "fs.openSync('a', 'r')", "WebAssembly.compile(b)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        FS + "fs.readFileSync('a')",
+        FS + "fs.openSync('a')",
+        FS + "fs.openSync('a', 'r')",
+        "WebAssembly.compile(b)",
+    ],
+)
 def test_reading_is_medium(code: str) -> None:
     assert tier(code) is RiskTier.MEDIUM
 
@@ -70,7 +78,9 @@ def test_ordinary_code_is_safe(code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        pytest.param("import fs = require('fs'); fs.writeFileSync('a', 'b')", RiskTier.HIGH, id="import-require"),
+        pytest.param(
+            "import fs = require('fs'); fs.writeFileSync('a', 'b')", RiskTier.HIGH, id="import-require"
+        ),
         pytest.param("(eval as any)('x')", RiskTier.CRITICAL, id="as"),
         pytest.param("let e = <any>eval", RiskTier.CRITICAL, id="assertion"),
         pytest.param("eval!('x')", RiskTier.CRITICAL, id="non-null"),
@@ -92,4 +102,6 @@ def test_findings_beside_an_error_are_kept() -> None:
 
 
 def test_names_assigned_later_are_known_before() -> None:
-    assert tier("function f() { m.writeFileSync('a') }\nconst n = require('fs');\nconst m = n;") is RiskTier.HIGH
+    assert (
+        tier("function f() { m.writeFileSync('a') }\nconst n = require('fs');\nconst m = n;") is RiskTier.HIGH
+    )

@@ -95,7 +95,9 @@ def test_reading_is_medium(code: str) -> None:
     assert read(code).tier is RiskTier.MEDIUM
 
 
-@pytest.mark.parametrize("code", ["os.listdir('.')", "import os; os.environ['x']", "p.iterdir()", "import glob; glob.glob('*')"])
+@pytest.mark.parametrize(
+    "code", ["os.listdir('.')", "import os; os.environ['x']", "p.iterdir()", "import glob; glob.glob('*')"]
+)
 def test_looking_around_is_low(code: str) -> None:
     assert read(code).tier is RiskTier.LOW
 

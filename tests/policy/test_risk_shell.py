@@ -35,7 +35,9 @@ def test_network_writing_and_the_unknown_are_high(code: str) -> None:
     assert tier(code) is RiskTier.HIGH
 
 
-@pytest.mark.parametrize("code", ["cat a", "grep x y", "sort < a", "cp a b", "python main.py", "./run", "make"])
+@pytest.mark.parametrize(
+    "code", ["cat a", "grep x y", "sort < a", "cp a b", "python main.py", "./run", "make"]
+)
 def test_reading_and_running_programs_is_medium(code: str) -> None:
     assert tier(code) is RiskTier.MEDIUM
 

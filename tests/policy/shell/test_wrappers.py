@@ -54,7 +54,16 @@ def test_each_action_of_find_counts() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["command -v rm", "bash --version", "trap - INT", "trap '' INT", "trap -p", "exec 3>&1", "env", "hash -r"],
+    [
+        "command -v rm",
+        "bash --version",
+        "trap - INT",
+        "trap '' INT",
+        "trap -p",
+        "exec 3>&1",
+        "env",
+        "hash -r",
+    ],
 )
 def test_what_runs_nothing_is_no_wrapper(script: str) -> None:
     assert len(run_by(script)) == 1
