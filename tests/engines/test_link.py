@@ -15,7 +15,7 @@ from belljar.engines.base import Area, Command
 from belljar.engines.link import GuestJar, Link
 from belljar.errors import EngineUnavailable
 from belljar.guest import protocol
-from belljar.models import Ended, Event, Grant, InputFile, Limits, Output, Verdict
+from belljar.models import Ended, Event, Grant, InputFile, Limits, Output, Started, Verdict
 
 COUNTERS = {"memory_peak": 0, "oom_kills": 0, "cpu_us": 0, "pids_peak": 1, "pids_refused": 0}
 LIMITS = Limits(stdout_kb=1, artifact_files=3, artifact_mb=1, timeout_s=5)
@@ -207,3 +207,20 @@ async def test_a_run_ends_although_nobody_sees_its_guest_die(monkeypatch: pytest
     assert isinstance(last, Ended)
     assert last.verdict is Verdict.CANCELLED
     assert killed
+
+
+async def test_a_guest_cannot_start_the_clock_again() -> None:
+    guest = Guest(STARTED)
+    jar = jar_of(guest, Limits(timeout_s=0.3, grace_s=0))
+
+    async def start_again() -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            guest.say(STARTED)
+
+    again = asyncio.create_task(start_again())
+    async with asyncio.timeout(5):
+        events = [event async for event in jar.exec(Command(argv=("x",)))]
+    again.cancel()
+    assert [type(event) for event in events] == [Started, Ended]
+    await jar.destroy()

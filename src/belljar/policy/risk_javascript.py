@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -146,7 +147,7 @@ def find_in_javascript(code: str, *, typescript: bool = False) -> list[Finding]:
     tree = _parsed(source, typescript)
     if tree is None:
         return [*findings, Finding(_HIGH, "the code is too tangled to be read", 1)]
-    nodes = list(_inner_first(tree))
+    nodes = list(_inner_first(tree, source))
     if tree.root_node.has_error:
         # High, so that a person looks: the runtime may know syntax that this parser does not.
         line = min((node.line for node in nodes if node.kind in ("ERROR", "MISSING")), default=1)
@@ -183,8 +184,10 @@ def _parsed(source: bytes, typescript: bool) -> Tree | None:
     return best
 
 
-def _inner_first(tree: Tree) -> Iterator[_Node]:
+def _inner_first(tree: Tree, source: bytes) -> Iterator[_Node]:
     """Every node after its children, in the order of the source; without recursion."""
+    # tree-sitter 0.26 takes a reference too many when the row of a node is read, which ends in a crash.
+    newlines = [match.start() for match in re.finditer(b"\n", source)]
     cursor = tree.walk()
     above: list[_Node] = []
     while True:
@@ -193,9 +196,8 @@ def _inner_first(tree: Tree) -> Iterator[_Node]:
             return
         parent = above[-1] if above else None
         kind = "MISSING" if found.is_missing else found.type
-        node = _Node(
-            kind, cursor.field_name, found.start_byte, found.end_byte, found.start_point.row + 1, parent
-        )
+        line = bisect_left(newlines, found.start_byte) + 1
+        node = _Node(kind, cursor.field_name, found.start_byte, found.end_byte, line, parent)
         if parent and (found.is_named or node.place == "operator") and kind != "comment":
             parent.children.append(node)
         if cursor.goto_first_child():
