@@ -496,10 +496,10 @@ def _possessions() -> dict[str, float]:
     return {
         "host descriptors": _count("/proc/self/fd"),
         "host threads": _count("/proc/self/task"),
-        "host memory, kB": _memory_kb("VmRSS"),
+        "host memory, kB": _own_kb(os.getpid()),
         "children": len(children),
         "children's descriptors": sum(_count(f"/proc/{pid}/fd") for pid in children),
-        "children's memory, kB": sum(_proportional_kb(pid) for pid in children),
+        "children's memory, kB": sum(map(_own_kb, children)),
         "mounts": sum(len(_text(f"/proc/{pid}/mountinfo").splitlines()) for pid in (os.getpid(), *children)),
         "cgroups": sum(ours in folder for folder, _, _ in os.walk("/sys/fs/cgroup")),
     }
@@ -513,9 +513,10 @@ def _descendants(pid: int) -> Iterator[int]:
                 yield from _descendants(int(child))
 
 
-def _proportional_kb(pid: int) -> int:
+def _own_kb(pid: int) -> int:
+    """Without what it shares with its forks, counted once for all of them, and without files."""
     for line in _text(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith("Pss_Anon:"):
             return int(line.split()[1])
     return 0
 

@@ -46,7 +46,7 @@ class Control(StrEnum):
     """Where the same program, without the layer that guards against it, must reach its goal."""
 
     BARE = "bare"  # on the host, as an ordinary user
-    ROOT = "root"  # on the host, as root of user, mount and pid namespaces of its own
+    ROOT = "root"  # on the host, as root of user, mount, network and pid namespaces of its own
     ROOMY = "roomy"  # in a jar whose limits are wide
     UNFILTERED = "unfiltered"  # in a jar whose seccomp filter allows everything
     PROBE = "probe"  # nowhere: it asks whether a door is there, and does not count as an attack

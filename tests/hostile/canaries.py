@@ -162,6 +162,7 @@ class Standing:
     """Our own."""
     threads: int
     mounts: tuple[str, ...]
+    """Of a jar, on the host itself."""
     cgroups: frozenset[str]
     strays: frozenset[str]
     """Files in places where everybody may write, that a jar's user owns or that carry our mark."""
@@ -177,7 +178,7 @@ class Standing:
             },
             descriptors=_descriptors(),
             threads=threading.active_count(),
-            mounts=tuple(_lines("/proc/self/mountinfo")),
+            mounts=tuple(line for line in _lines("/proc/self/mountinfo") if "/workspace/" in line),
             cgroups=frozenset(str(path) for claim in claims for path in claim.rglob("*") if path.is_dir()),
             strays=frozenset(_strays(mark)),
         )

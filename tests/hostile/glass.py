@@ -1,9 +1,9 @@
 """The oracle: runs a hostile program in a jar, and says whether it was contained.
 
-Contained means all of: the goal was not reached and no canary came out (I1), the run ended as it had to (I2),
-no process, cgroup, mount or file of it is left (I3), this process and the launcher hold what they held before
-(I4), a benign run right after is fine (I6), and a neighbour that ran all the while is untouched. Then the
-same program is run where the layer that guards against it is missing: there it must reach its goal.
+Contained means all of: the goal was not reached and no canary came out, the run ended as it had to, no
+process, cgroup, mount or file of it is left, this process and the launcher hold what they held before, a
+benign run right after is fine, and a neighbour that ran all the while is untouched. Then the same program
+is run where the layer that guards against it is missing: there it must reach its goal.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Neighbour:
     whereabouts = {"NEIGHBOUR_PORT": "40404", "NEIGHBOUR_ABSTRACT": "neighbour"}
 
     _PROGRAM = """\
-        import mmap, os, signal, socket, sys
+        import os, select, signal, socket, sys
 
         secret = os.environ["NEIGHBOUR_SECRET"]
         for folder in ("/workspace/work", "/workspace/artifacts", "/tmp", "/dev/shm"):
@@ -210,7 +210,6 @@ class Neighbour:
         unix.listen()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         print("ready", flush=True)
-        import select
         select.select([tcp, unix], [], [])
         print("touched", flush=True)
         signal.pause()
@@ -255,7 +254,8 @@ class Neighbour:
 
 _INTERPRETERS = {Language.PYTHON: "python3", Language.BASH: "bash", Language.JAVASCRIPT: "node"}
 _AS_ROOT = (
-    *("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+    *("unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork"),
+    *("--kill-child", "--mount-proc"),
     # A bystander to be killed; this shell is pid 1, which nothing inside can kill.
     *("sh", "-c", 'sleep 30 & export HOST_PID=$!; "$@"; kill -0 $HOST_PID || echo bystander REACHED', "sh"),
 )
@@ -310,6 +310,8 @@ def _start_bare(attack: Attack, folder: Path, env: dict[str, str]) -> subprocess
 def _carelessly_collected(folder: Path) -> Iterator[bytes]:
     """What a host gets that trusts names, follows links and thinks that an open file is there to be read."""
     for path in [*folder.glob("*"), *folder.glob("*/*")]:
+        if path.name == "tactics.py" or path.name in SCRIPTS.values():  # ours, and they name the goal
+            continue
         yield os.fsencode(path)
         if path.is_file():
             try:

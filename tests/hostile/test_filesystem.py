@@ -177,41 +177,42 @@ def test_devices_cannot_be_made_or_found(glass: Glass) -> None:
     assert set(said.values()) == {"ENOENT"}
 
 
-@pytest.mark.parametrize(
-    ("language", "start", "code"),
-    [
-        pytest.param(Language.PYTHON, Start.FORK, "PYTHON", id="python-fork"),
-        pytest.param(Language.PYTHON, Start.EXEC, "PYTHON", id="python-exec"),
-        pytest.param(
-            Language.BASH,
-            Start.EXEC,
-            # The shell itself opens the script on 255; what it starts inherits nothing of that.
-            "exec python3 -c 'import os; print(*(n for n in range(99) if os.path.lexists(f\"/dev/fd/{n}\")))'",
-            id="bash",
-        ),
-    ],
-)
-def test_only_the_three_standard_descriptors_are_open(
-    glass: Glass, language: Language, start: Start, code: str
-) -> None:
-    """A descriptor of the launcher or guest would lead out, whatever it was (CVE-2024-21626's shape)."""
-    if code == "PYTHON":
-        code = """
-            from tactics import *
-            for fd in range(4096):
+OPEN_DESCRIPTORS = {
+    Language.PYTHON: """
+        from tactics import *
+        for fd in range(4096):
+            try:
+                os.fstat(fd)
+            except OSError:
+                continue
+            os.write(1, b"%d\\n" % fd)
+            for way in ("..", "../../..", "../../.." + os.environ["HOST_FILE"]):
                 try:
-                    os.fstat(fd)
+                    os.open(way, os.O_RDONLY, dir_fd=fd)
                 except OSError:
                     continue
-                os.write(1, b"%d\\n" % fd)
-                for way in ("..", "../../..", "../../.." + os.environ["HOST_FILE"]):
-                    try:
-                        os.open(way, os.O_RDONLY, dir_fd=fd)
-                    except OSError:
-                        continue
-                    say("escape", REACHED)
-            """
-    result = glass.contains(Attack(control=Control.PROBE, language=language, start=start, code=code))
+                say("escape", "REACHED")
+        """,
+    # The shell itself has the script open, on 255; what it becomes does not inherit that.
+    Language.BASH: """
+        exec python3 -c 'import os; print(*(n for n in range(4096) if os.path.lexists(f"/dev/fd/{n}")))'
+        """,
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "start"),
+    [
+        pytest.param(Language.PYTHON, Start.FORK, id="python-fork"),
+        pytest.param(Language.PYTHON, Start.EXEC, id="python-exec"),
+        pytest.param(Language.BASH, Start.EXEC, id="bash"),
+    ],
+)
+def test_only_the_three_standard_descriptors_are_open(glass: Glass, language: Language, start: Start) -> None:
+    """A descriptor of the launcher or guest would lead out, whatever it was (CVE-2024-21626's shape)."""
+    result = glass.contains(
+        Attack(control=Control.PROBE, language=language, start=start, code=OPEN_DESCRIPTORS[language])
+    )
     assert result.stdout.split() == [b"0", b"1", b"2"]
 
 

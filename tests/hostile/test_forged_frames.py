@@ -221,7 +221,7 @@ async def test_silent_guest_does_not_hold_the_collector_for_ever(monkeypatch: py
 
 
 async def test_silent_guest_does_not_outlive_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told to end the program, gently and then not; then it is itself ended, which the channel shows."""
+    """It is told to end the program, gently and then not; then it is itself ended, as the channel shows."""
     monkeypatch.setattr(links, "PATIENCE_S", 0.2)
     ours, theirs = socket.socketpair()
     _, link = await asyncio.get_running_loop().create_connection(Link, sock=ours)

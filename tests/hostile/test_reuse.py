@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.hostile.attacks import Attack, Control, small
 
+from belljar.engines.jail.engine import JailEngine
 from belljar.models import Language, Start, Verdict
 
 if TYPE_CHECKING:
@@ -76,16 +77,18 @@ def test_objects_without_a_file_are_gone(glass: Glass) -> None:
             control=Control.BARE,
             accomplice="""
             from tactics import *
-            checked(libc.shmget(99, 4096, 0o1666))
-            checked(libc.semget(99, 1, 0o1666))
-            checked(libc.msgget(99, 0o1666))
+            key = int(os.environ["MARK"][-6:], 16)
+            checked(libc.shmget(key, 4096, 0o1666))
+            checked(libc.semget(key, 1, 0o1666))
+            checked(libc.msgget(key, 0o1666))
             """,
             code="""
             from tactics import *
+            key = int(os.environ["MARK"][-6:], 16)
             for name, got, remove in (
-                ("memory", libc.shmget(99, 4096, 0), lambda found: libc.shmctl(found, 0, None)),
-                ("semaphore", libc.semget(99, 1, 0), lambda found: libc.semctl(found, 0, 0)),
-                ("queue", libc.msgget(99, 0), lambda found: libc.msgctl(found, 0, None)),
+                ("memory", libc.shmget(key, 4096, 0), lambda found: libc.shmctl(found, 0, None)),
+                ("semaphore", libc.semget(key, 1, 0), lambda found: libc.semctl(found, 0, 0)),
+                ("queue", libc.msgget(key, 0), lambda found: libc.msgctl(found, 0, None)),
             ):
                 if got >= 0:
                     say(name, "REACHED")
@@ -315,3 +318,19 @@ def test_crash_of_one_jar_leaves_its_neighbours_alone(glass: Glass) -> None:
 
     with glass.watching(Control.PROBE):
         assert glass.wait(together()) == list(endings.values())
+
+
+def test_another_engine_of_this_process_leaves_jars_alone(glass: Glass) -> None:
+    """Its start, its look at the host and its end; the neighbour runs all the while."""
+
+    async def come_and_go() -> None:
+        other = JailEngine()
+        await glass.run("print(1)", engine=other)
+        await other.probe()
+        await glass.engine.probe()
+        await other.close()
+        await asyncio.sleep(0.1)
+
+    glass.wait(come_and_go())
+    assert glass.neighbour.is_well
+    assert glass.wait(glass.run("print(1)")).stdout == b"1\n"

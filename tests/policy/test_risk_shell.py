@@ -51,7 +51,7 @@ def test_looking_around_is_low(code: str) -> None:
     "code",
     [
         "echo 'curl x | bash'", "# rm -rf /", "x=1; echo \"$x\"", "cd a && echo b 2>&1 >/dev/null", "for i in 1 2; do echo $i; done", "[ -f a ] || exit 1",
-        "f() { echo 1; }\nf", "echo hi 1>&2", "python -c 'print(1)'"[:0] or "true", "printf '%s' x", "echo <<E\nrm -rf /\nE",
+        "f() { echo 1; }\nf", "echo hi 1>&2", "true", "printf '%s' x", "echo <<E\nrm -rf /\nE",
     ],
 )  # fmt: skip
 def test_harmless_scripts_are_safe(code: str) -> None:

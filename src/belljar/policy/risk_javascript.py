@@ -44,7 +44,7 @@ _MODULES = dangers(
     (_CRITICAL, "starts programs", "child_process execa shelljs cross-spawn node-pty zx"),
     (_CRITICAL, "runs code given as text", "vm vm2 repl isolated-vm"),
     (_HIGH, "runs code beside this program", "worker_threads cluster inspector"),
-    (_HIGH, "loads modules by name", "module"),
+    (_HIGH, "loads modules by name", "node:module"),
     (_HIGH, "opens the network", """
         net tls http https http2 dgram dns axios got node-fetch undici ws superagent request puppeteer
         puppeteer-core playwright socket.io socket.io-client express fastify ssh2 nodemailer mysql mysql2 pg
@@ -87,7 +87,7 @@ _FOLLOWED = _GLOBAL_OBJECTS | {"fs", "process", "require"}
 _LOADERS = frozenset({"require", "process.getBuiltinModule", "module.require", "process.mainModule.require"})
 _OPENERS = frozenset({"fs.open", "fs.openSync"})
 _TIMERS = frozenset({"setTimeout", "setInterval", "setImmediate"})
-_PLUMBING = frozenset({"module.createRequire", "Reflect.get", "String.fromCharCode", "this"})
+_PLUMBING = frozenset({"node:module.createRequire", "Reflect.get", "String.fromCharCode", "this"})
 
 
 _KNOWN = frozenset(
@@ -215,7 +215,9 @@ def _known(names: Iterable[str]) -> _Origins:
 
 
 def _canonical(module: str) -> str:
-    return module.removeprefix("node:").removesuffix("/promises")
+    name = module.removeprefix("node:").removesuffix("/promises")
+    # Not the variable `module` that every file has.
+    return "node:module" if name == "module" else name
 
 
 def _decoded(text: str) -> str:
@@ -329,7 +331,7 @@ class _Program:
         return found | self.as_global(name) if origins & _GLOBAL_OBJECTS else found
 
     def as_global(self, name: str) -> _Origins:
-        return _known([_canonical(name)])
+        return _known([name])
 
     def traced(self, node: _Node) -> _Origins:
         match node.kind:
@@ -378,7 +380,7 @@ class _Program:
         arguments = self.arguments(call)
         if function is None:
             return _NOTHING
-        if "module.createRequire" in function.origins:
+        if "node:module.createRequire" in function.origins:
             return frozenset({"require"})
         if not arguments:
             return _NOTHING

@@ -220,40 +220,33 @@ def test_remove_fails_while_something_lives_in_it(
     ],
 )
 def test_all_but_one_are_killed_and_the_limit_stays(
-    claimed: delegation.Claim, cgroup: Cgroup, inhabitants: Inhabitants, others: str
+    claimed: delegation.Claim, inhabitants: Inhabitants, others: str
 ) -> None:
+    limits = limits_for(64, 64, 2)
+    cgroup = Cgroup(claimed.parents, "jar-full")
+    cgroup.create()
+    cgroup.set_limits(limits)
     code = f"""
-def start(*_):
-    started = 0
-    while started < 2:
-        try:
-            child = os.fork()
-        except BlockingIOError:
-            continue  # the dead of the last round still have their places
-        if child == 0:
-            {others}
-        started += 1
-    print("started", flush=True)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-signal.signal(signal.SIGUSR1, start)
-print("ready", flush=True)
-while True:
-    time.sleep(60)
+for _ in range(8):
+    if os.fork() == 0:
+            {others}
+print("started", flush=True)
+time.sleep(60)
 """
     pid, process = inhabitants.start(cgroup, code)
     assert process.stdout is not None
     process.stdout.readline()
-    home = claimed.paths["pids" if "pids" in claimed.paths else "v2"] / "jar-test"
+    home = claimed.paths["pids" if "pids" in claimed.paths else "v2"] / "jar-full"
     try:
-        for _ in range(10):  # a fork that is under way is seen in some of them
-            os.kill(pid, signal.SIGUSR1)
-            process.stdout.readline()
-            cgroup.kill_all_but(pid)
-            _wait_until(lambda: _in(home) == [pid])
-        assert cgroup.limits() == SMALL
+        cgroup.kill_all_but(pid)
+        _wait_until(lambda: _in(home) == [pid])
+        assert cgroup.limits() == limits
     finally:
         (home / "pids.max").write_text("0")
         _wait_until(lambda: not _kill_all(_in(home)))
+    process.wait()
+    cgroup.remove()
 
 
 def _kill_all(pids: list[int]) -> list[int]:

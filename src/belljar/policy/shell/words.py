@@ -121,7 +121,8 @@ class WordReader:
         return self.first_line + bisect_right(self.newlines, self.pos - 1)
 
     def fail(self, reason: str) -> NoReturn:
-        raise Unreadable(Fault(self.line(), reason))
+        # Some reasons quote the script.
+        raise Unreadable(Fault(self.line(), reason[:120]))
 
     def peek(self, ahead: int = 0) -> str:
         at = self.pos + ahead
