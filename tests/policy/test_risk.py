@@ -77,6 +77,16 @@ def test_hostile_text_is_assessed_in_bounded_time(code: str, language: Language)
     assert assess(code, language).tier in RiskTier
 
 
+def test_reason_stays_short_whatever_it_quotes() -> None:
+    for code in (
+        "a" * 500_000,
+        "echo > " + "a" * 500_000,
+        "x\\\n=" + "a" * 500_000,
+        "cat <<" + "a" * 500_000 + "\n",
+    ):
+        assert all(len(finding.reason) < 300 for finding in assess(code, Language.BASH).findings)
+
+
 @pytest.mark.parametrize("language", Language)
 def test_long_data_is_no_long_program(language: Language) -> None:
     assert assess(f"x='{'QUJD' * 200_000}'", language).tier is RiskTier.SAFE

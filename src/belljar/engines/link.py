@@ -44,6 +44,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._decoder = protocol.Decoder()
         self._streams: dict[int, asyncio.Queue[protocol.Frame | None]] = {0: asyncio.Queue()}
+        self._notice: dict[int, Callable[[protocol.Frame], None]] = {}
+        """Whom to tell of a stream's frames when they arrive, however late they are read."""
         self._next_stream = 2
         self._unread = 0
         self._writable = asyncio.Event()
@@ -63,6 +65,9 @@ class Link(asyncio.Protocol):
             frames += protocol.encode_body(stream, body)
         self._write(b"".join(frames))
         return stream
+
+    def notice(self, stream: int, tell: Callable[[protocol.Frame], None]) -> None:
+        self._notice[stream] = tell
 
     async def write_body(self, stream: int, content: bytes) -> None:
         """The rest of a body that was too large to go with `open`."""
@@ -99,6 +104,8 @@ class Link(asyncio.Protocol):
         try:
             for frame in self._decoder.feed(data):
                 if frame.stream in self._streams:
+                    if frame.stream in self._notice:
+                        self._notice[frame.stream](frame)
                     self._unread += _weight(frame)
                     self._streams[frame.stream].put_nowait(frame)
             if self._unread > MAX_UNREAD:
@@ -166,7 +173,11 @@ class GuestJar:
             streams.append((stream, file))
             await self._link.write_body(stream, file.content)
         for stream, file in streams:
-            error = (await self._link.next(stream)).json().get("error")
+            try:
+                error = (await self._link.next(stream)).json().get("error")
+            except protocol.ProtocolError as broken:
+                self._link.fail(f"the guest broke the rules: {broken}")
+                raise EngineUnavailable(f"the jar was lost: {self._link.lost}") from broken
             if error == tree.TOO_LARGE:
                 raise LimitExceeded(
                     f"{file.path}: the inputs do not fit into a workspace of "
@@ -192,6 +203,7 @@ class GuestJar:
             stderr_cap=limits.stderr_kb << 10,
         )
         watch = self._watch = Watch(limits, self._push, PATIENCE_S)
+        self._link.notice(stream, lambda frame: self._hear(frame, watch))
         feeding = asyncio.create_task(self._link.write_body(stream, command.stdin))
         ended = False
         try:
@@ -256,21 +268,27 @@ class GuestJar:
                 raise protocol.ProtocolError("more output than was asked for")
             return Output(name, frame.payload)
         if frame.kind == protocol.NOTE:
-            if "started" in frame.json():
-                watch.start()
-                return Started(self.posture)
-            watch.touch()  # the program writes past a cap
-            if self._grant.on_output_limit is OnOutputLimit.KILL:
-                watch.stop(Verdict.OUTPUT_LIMIT)
-            return None
+            return Started(self.posture) if "started" in frame.json() else None
         if frame.kind == protocol.END:
             return self._ended(frame.json(), watch, before)
         raise protocol.ProtocolError("a frame that is not the guest's to send")
 
+    def _hear(self, frame: protocol.Frame, watch: Watch) -> None:
+        """When a frame arrives: the clocks must not depend on when it is read."""
+        watch.touch()
+        if frame.kind == protocol.END:
+            watch.close()
+        elif frame.kind == protocol.NOTE and b"started" in frame.payload:
+            if not watch.start():
+                raise protocol.ProtocolError("a program that starts twice")
+        elif frame.kind == protocol.NOTE and self._grant.on_output_limit is OnOutputLimit.KILL:
+            watch.stop(Verdict.OUTPUT_LIMIT)  # the program writes past a cap
+
     def _push(self, how: Push) -> None:
         """Called by a clock, whether anyone reads the events or not."""
         if how is Push.DESTROY:
-            self._kill()  # the guest does not answer; its end is seen on the link
+            self._kill()
+            self._link.fail("the guest does not answer")
         else:
             if how is Push.KILL:
                 self._kill_programs()  # the guest may be starved by what it is to kill

@@ -29,6 +29,8 @@ class Watch:
         self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
         self._started = self._heard = self._loop.time()
+        self._begun = False
+        self._ended: float | None = None
         self._last_push: Push | None = None
         self._wanted: Verdict | None = None
         self._timer = self._loop.call_at(self._deadline(), self._ring)
@@ -36,28 +38,34 @@ class Watch:
         """Why we ended it; None when it ended by itself."""
         self.bytes = {Stream.STDOUT: 0, Stream.STDERR: 0}
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """The program begins to run; false when it had begun before."""
+        if self._begun:
+            return False
+        self._begun = True
         self._started = self._heard = self._loop.time()
+        return True
 
     def touch(self) -> None:
         self._heard = self._loop.time()
 
     def heard(self, stream: Stream, count: int) -> bool:
         """So many bytes more were written; false when that is above the cap."""
-        self.touch()
         self.bytes[stream] += count
         cap_kb = self._limits.stdout_kb if stream is Stream.STDOUT else self._limits.stderr_kb
         return self.bytes[stream] <= cap_kb << 10
 
     def stop(self, reason: Verdict) -> None:
-        if self._last_push is None:
+        if self._last_push is None and self._ended is None:
             self._wanted = self._wanted or reason
             self._ring()
 
     def elapsed(self) -> float:
-        return self._loop.time() - self._started
+        return (self._ended or self._loop.time()) - self._started
 
     def close(self) -> None:
+        """It is over: nothing rings any more."""
+        self._ended = self._ended or self._loop.time()
         self._timer.cancel()
 
     def _ring(self) -> None:

@@ -187,6 +187,8 @@ class Agent:
                 return
             if pid == 0:
                 return
+            if self._next_program is not None and self._next_program.pid == pid:
+                self._next_program = None  # killed before it was needed; another is forked then
             for program in [p for p in self._programs.values() if p.pid == pid]:
                 self._finish(program, status)
 

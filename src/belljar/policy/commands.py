@@ -207,16 +207,7 @@ class _Pattern:
 _VITAL = frozenset(
     f"/{name}" for name in "bin boot dev etc home lib lib64 opt proc root sbin srv sys usr var".split()
 )
-_HARMLESS_DEVICES = (
-    "/dev/null",
-    "/dev/stdout",
-    "/dev/stderr",
-    "/dev/tty",
-    "/dev/fd/",
-    "/dev/shm/",
-    "/dev/zero",
-    "/dev/full",
-)
+_NO_DISKS = tuple(f"/dev/{name}" for name in "null stdout stderr tty fd/ shm/ zero full tcp/ udp/".split())
 _RECURSIVE_TOOLS = {"rm": "deletes", "chmod": "opens", "chown": "takes over", "chgrp": "takes over"}
 _DISK_TOOLS = frozenset(
     {"tee", "cp", "mv", "shred", "wipefs", "blkdiscard", "mkswap", "sgdisk", "fdisk", "parted"}
@@ -234,7 +225,7 @@ def shapes_of(reading: Reading) -> tuple[Finding, ...]:
     harms += [
         (f"a fork bomb: {name} starts itself over and over", line) for name, line in _fork_bombs(reading)
     ]
-    return tuple(Finding(RiskTier.CRITICAL, reason, line) for reason, line in dict.fromkeys(harms))
+    return tuple(Finding(RiskTier.CRITICAL, reason[:160], line) for reason, line in dict.fromkeys(harms))
 
 
 def _fork_bombs(reading: Reading) -> Iterator[tuple[str, int]]:
@@ -292,9 +283,4 @@ def _is_vital(word: Word) -> bool:
 
 
 def _devices(targets: Iterable[str]) -> list[str]:
-    return [
-        target
-        for target in targets
-        if target.startswith("/dev/")
-        and not target.startswith((*_HARMLESS_DEVICES, "/dev/tcp/", "/dev/udp/"))
-    ]
+    return [target for target in targets if target.startswith("/dev/") and not target.startswith(_NO_DISKS)]

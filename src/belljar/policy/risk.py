@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from belljar.models import Finding, Language, RiskTier
@@ -47,7 +47,8 @@ class Assessment:
 
 def assess(code: str, language: Language) -> Assessment:
     """Never raises on any text; code that cannot be read is a finding that makes a person look."""
-    findings = set(_findings(code, language))
+    # Some reasons quote the program.
+    findings = {replace(finding, reason=finding.reason[:160]) for finding in _findings(code, language)}
     ordered = sorted(findings, key=lambda finding: (-finding.tier.rank, finding.line, finding.reason))
     return Assessment(ordered[0].tier if ordered else RiskTier.SAFE, tuple(ordered[:MAX_FINDINGS]))
 
