@@ -12,6 +12,8 @@ from belljar.service import Service
 from belljar.tokens import Role
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import httpx2
     from tests.api.conftest import Opening
 
@@ -56,6 +58,13 @@ async def test_what_is_no_known_token_is_unauthorized(shared_service: Service, g
     async with client_of(shared_service, token=None) as http:
         answer = await http.get("/metrics", headers=[(b"authorization", given.encode("latin-1"))])
     assert (answer.status_code, code_of(answer)) == (401, "UNAUTHORIZED")
+
+
+async def test_an_empty_token_file_lets_nobody_in(open_service: Opening, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("")
+    async with open_service(token=None) as service, client_of(service, token=None) as http:
+        for given in ("Bearer", "Bearer ", "Bearer  "):
+            assert (await http.get("/metrics", headers={"authorization": given})).status_code == 401
 
 
 async def test_a_token_that_was_revoked_is_out_at_once(shared_service: Service) -> None:

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -24,7 +25,9 @@ from tests.api.conftest import opened
 from tests.api.served import TOKEN, serving
 
 from belljar.api.app import ROUTES
+from belljar.api.errors import STATUS
 from belljar.api.openapi import OPERATIONS, document
+from belljar.api.runs import RunBody
 
 if TYPE_CHECKING:
     import httpx2
@@ -95,3 +98,17 @@ async def test_the_document_is_served(shared: httpx2.AsyncClient) -> None:
 def test_only_health_is_open() -> None:
     operations = [(path, one) for path, item in DOCUMENT["paths"].items() for one in item.values()]
     assert [path for path, one in operations if one.get("security") == []] == ["/health"]
+
+
+def test_every_route_and_status_is_in_the_manual() -> None:
+    page = (Path(__file__).parents[2] / "docs/api.md").read_text()
+    routes = {f"{method} {path}" for method, path in OPERATIONS}
+    assert set(re.findall(r"^\| `((?:GET|POST) \S+)` \|", page, re.MULTILINE)) == routes
+    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", page, re.MULTILINE)
+    told = {code: int(status) for status, codes in rows for code in re.findall(r"`([A-Z_]+)`", codes)}
+    assert told == dict(STATUS)
+
+
+def test_every_field_of_a_body_is_in_the_manual() -> None:
+    page = (Path(__file__).parents[2] / "docs/api.md").read_text()
+    assert [name for name in RunBody.model_fields if f"`{name}`" not in page] == []

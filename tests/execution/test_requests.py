@@ -152,3 +152,11 @@ def test_what_needs_a_person_is_not_run_without_one() -> None:
 def test_a_critical_tool_needs_a_person_whatever_the_code() -> None:
     with pytest.raises(ApprovalNeeded):
         planned(Grant(approve_at=RiskTier.CRITICAL, risk=RiskTier.CRITICAL), code="print(1)")
+
+
+@pytest.mark.parametrize("name", ["PATH", "BASH_ENV", "LD_PRELOAD", "BASH_FUNC_ls%%"])
+def test_a_variable_that_decides_what_runs_is_refused_under_a_list(name: str) -> None:
+    with pytest.raises(CommandNotAllowed) as refused:
+        planned(ONLY_LS, code="ls", language=Language.BASH, env={name: "x"})
+    assert refused.value.field == "env"
+    planned(code="ls", language=Language.BASH, env={name: "x"})

@@ -67,7 +67,8 @@ def identify(headers: Headers, tokens: Tokens) -> Token:
         how = "two Authorization headers" if given else "no token"
         raise Unauthorized(f"{how}; send one header `Authorization: Bearer <token>`", field="Authorization")
     scheme, _, text = given[0].partition(" ")
-    token = tokens.identify(text.strip()) if scheme.lower() == "bearer" else None
+    text = text.strip()
+    token = tokens.identify(text) if text and scheme.lower() == "bearer" else None
     if token is None:
         raise Unauthorized("this token is not known", field="Authorization")
     return token

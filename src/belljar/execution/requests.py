@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from belljar import paths
 from belljar.engines.base import WORK, Command
-from belljar.errors import ApprovalNeeded, BadRequest, LimitExceeded, UnsupportedLanguage
+from belljar.errors import (
+    ApprovalNeeded,
+    BadRequest,
+    CommandNotAllowed,
+    LimitExceeded,
+    UnsupportedLanguage,
+)
 from belljar.models import Grant, InputFile, Language, RunRequest, Start
 from belljar.policy.commands import check_argv, check_commands
 from belljar.policy.risk import Assessment, assess
@@ -28,6 +34,8 @@ SCRIPTS = {
 MAX_ARGUMENT_BYTES = 131_071
 """The kernel's limit for one string of argv or the environment, execve(2)."""
 MAX_ARGUMENTS_BYTES = 512 << 10
+
+_DECIDES_WHAT_RUNS = frozenset({"BASHOPTS", "BASH_ENV", "ENV", "PATH", "SHELLOPTS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,10 @@ def risk_of(request: RunRequest) -> Assessment:
 def _check_commands(request: RunRequest, grant: Grant) -> None:
     if not grant.commands:
         return
+    for name in request.env:
+        if name in _DECIDES_WHAT_RUNS or name.startswith(("LD_", "BASH_FUNC_")):
+            message = f"{name} decides which program a name stands for, and a command list is in force"
+            raise CommandNotAllowed(message, field="env")
     if request.command is not None:
         check_argv(request.command, grant.commands)
     elif request.language is Language.BASH:

@@ -204,19 +204,9 @@ def test_remove_fails_while_something_lives_in_it(
 @pytest.mark.parametrize(
     "others",
     [
-        pytest.param("time.sleep(60)", id="sleepers"),
-        pytest.param("os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", id="deaf"),
-        pytest.param(
-            """
-            while True:
-                try:
-                    if os.fork():
-                        os._exit(0)
-                except BlockingIOError:
-                    pass
-""",
-            id="always-forking",
-        ),
+        pytest.param("time.sleep(20)", id="sleepers"),
+        pytest.param("os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(20)", id="deaf"),
+        pytest.param("while time.monotonic() < end and not fork(): pass", id="always-forking"),
     ],
 )
 def test_all_but_one_are_killed_and_the_limit_stays(
@@ -226,26 +216,34 @@ def test_all_but_one_are_killed_and_the_limit_stays(
     cgroup = Cgroup(claimed.parents, "jar-full")
     cgroup.create()
     cgroup.set_limits(limits)
+    home = claimed.paths["pids" if "pids" in claimed.paths else "v2"] / "jar-full"
     code = f"""
+def fork():
+    while time.monotonic() < end:
+        try:
+            return os.fork()
+        except BlockingIOError:
+            pass
+
+end = time.monotonic() + 20
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for _ in range(8):
-    if os.fork() == 0:
-            {others}
+    if fork() == 0:
+        {others}
+        os._exit(0)
 print("started", flush=True)
 time.sleep(60)
 """
-    pid, process = inhabitants.start(cgroup, code)
-    assert process.stdout is not None
-    process.stdout.readline()
-    home = claimed.paths["pids" if "pids" in claimed.paths else "v2"] / "jar-full"
     try:
+        pid, process = inhabitants.start(cgroup, code)
+        assert process.stdout is not None
+        process.stdout.readline()
         cgroup.kill_all_but(pid)
         _wait_until(lambda: _in(home) == [pid])
         assert cgroup.limits() == limits
     finally:
         (home / "pids.max").write_text("0")
         _wait_until(lambda: not _kill_all(_in(home)))
-    process.wait()
     cgroup.remove()
 
 
