@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,7 @@ from belljar.engines.base import Probe
 from belljar.engines.fake import FakeEngine
 from belljar.errors import BelljarError, EngineUnavailable
 from belljar.models import Grant
+from belljar.service import Service
 from belljar.tokens import Role
 
 if TYPE_CHECKING:
@@ -159,3 +162,17 @@ async def test_a_fault_of_ours_is_told_without_its_insides(
     assert (answer.status_code, code_of(answer)) == (500, "INTERNAL")
     assert "secret" not in answer.text
     assert answer.json()["request_id"] in caplog.text
+
+
+async def test_without_its_record_nothing_is_run_and_the_service_heals(
+    service: Service, http: httpx2.AsyncClient
+) -> None:
+    with closing(sqlite3.connect(service.config.data_dir / "belljar.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # nobody else can write now
+        answer = await http.post("/run", json={"code": "1", "request_id": "r"})
+        assert (answer.status_code, code_of(answer)) == (503, "STORE_UNAVAILABLE")
+        assert answer.headers["retry-after"] == "1"
+        assert (await http.get("/health")).status_code == 200
+        other.execute("ROLLBACK")
+    assert (await http.post("/run", json={"code": "1", "request_id": "r"})).status_code == 200
+    assert (service.lifecycle.turns.running, service.lifecycle.turns.waiting) == (0, 0)

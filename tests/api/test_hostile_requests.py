@@ -381,9 +381,10 @@ async def test_connections_that_break_at_any_point_leave_nothing(service: Servic
             await asyncio.sleep(0 if cut % 2 else 0.003)
             writer.transport.abort()
         await still_serves(port)  # when this is answered, all that came before was taken, or never will be
+        turns = service.lifecycle.turns
         await until(lambda: not asyncio.all_tasks() - tasks and not service.lifecycle.live_ids)
+        await until(lambda: (turns.running, turns.waiting) == (0, 0))
         assert len(os.listdir("/proc/self/fd")) <= descriptors + 4
-        assert (service.lifecycle.turns.running, service.lifecycle.turns.waiting) == (0, 0)
         async with client_at(port) as http:
             rows = (await http.get("/sandbox/execs?limit=200")).json()["execs"]
             assert {row["status"] for row in rows} == {"finished"}

@@ -38,7 +38,15 @@ def main(settings: dict[str, Any]) -> NoReturn:
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     rootfs.enter(settings["tree"])
     os.setsid()
+    _reset_signals()
     os.lseek(settings["bundle"], 0, os.SEEK_SET)
     tree = settings["tree"]
     argv = bundle.command("python3", settings["bundle"], "belljar.engines.jail.launcher")
     os.execve(tree["python"], argv, tree["env"])
+
+
+def _reset_signals() -> None:
+    """What whoever started us ignores or blocks (`nohup` does) is not the programs' affair."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
