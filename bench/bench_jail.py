@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -460,6 +461,7 @@ async def bench_soak(size: Size) -> Report:
     try:
         for count in range(-size.warm_up, size.soak + 1):
             if count >= 0 and count % size.sample_every == 0:
+                gc.collect()  # what waits for the collector is no growth
                 runs.append(count)
                 for what, value in _possessions().items():
                     samples.setdefault(what, []).append(value)

@@ -67,6 +67,13 @@ async def test_an_empty_token_file_lets_nobody_in(open_service: Opening, tmp_pat
             assert (await http.get("/metrics", headers={"authorization": given})).status_code == 401
 
 
+async def test_a_damaged_token_file_is_not_the_callers_fault(open_service: Opening, tmp_path: Path) -> None:
+    async with open_service() as service, client_of(service, "some-token") as http:
+        (tmp_path / "tokens.json").write_text("{")
+        answer = await http.get("/metrics")
+    assert (answer.status_code, code_of(answer)) == (503, "UNAVAILABLE")
+
+
 async def test_a_token_that_was_revoked_is_out_at_once(shared_service: Service) -> None:
     token, text = shared_service.tokens.create(Role.AGENT, None)
     async with client_of(shared_service, text) as http:

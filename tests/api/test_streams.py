@@ -158,7 +158,8 @@ async def test_a_run_of_another_process_is_not_waited_for_for_ever(
         client_of(service) as here,
         client_of(other, patience=Patience(elsewhere_s=0.1)) as there,
     ):
-        exec_id = await begun(here, "sleep 60")
+        exec_id = await begun(here, "sleep 60", request_id="r")
+        assert await begun(there, "sleep 60", request_id="r") == exec_id
         answer = await there.get(f"/sandbox/execs/{exec_id}/events")
         assert (answer.status_code, code_of(answer)) == (503, "UNAVAILABLE")
         await here.post(f"/sandbox/execs/{exec_id}/cancel")

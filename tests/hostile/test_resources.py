@@ -102,7 +102,8 @@ def test_memory_past_the_limit_ends_the_run(glass: Glass, way: str, request: pyt
     refused = not glass.has_cgroup and way in REFUSED_BY_RLIMIT
     result = glass.contains(
         Attack(
-            control=Control.ROOMY,
+            # An rlimit counts what is mapped, not what is used: no grant is wide enough for this one.
+            control=Control.PROBE if refused and way == "page-tables" else Control.ROOMY,
             roomy=replace(LARGE, workspace_mb=256),
             limits=small(workspace_mb=256, nofile=4096),
             code=MEMORY[way] + '\n        print("all REACHED")\n',

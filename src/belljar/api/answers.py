@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from belljar.api.errors import is_private
 from belljar.audit.records import ExecRecord
+from belljar.errors import NotFound
 from belljar.execution.lifecycle import Outcome
 from belljar.execution.workspace import Workspace
 from belljar.models import Verdict
@@ -50,8 +51,6 @@ def kept_of(outcome: Outcome, workspace: Workspace) -> Kept:
 
 
 def _content(workspace: Workspace, record: ExecRecord, row: Any) -> bytes | None:
-    from belljar.errors import NotFound
-
     try:
         fd, size = workspace.open_artifact(record.project_id, record.exec_id, row["path"], row["size"])
     except NotFound:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from belljar.api.errors import WrongRequest
 from belljar.config import Config
-from belljar.errors import Forbidden, Unauthorized
+from belljar.errors import BadConfig, Forbidden, Unauthorized, Unavailable
 from belljar.tokens import Token, Tokens
 
 __all__ = ["Hosts", "check_path", "identify"]
@@ -68,7 +68,10 @@ def identify(headers: Headers, tokens: Tokens) -> Token:
         raise Unauthorized(f"{how}; send one header `Authorization: Bearer <token>`", field="Authorization")
     scheme, _, text = given[0].partition(" ")
     text = text.strip()
-    token = tokens.identify(text) if text and scheme.lower() == "bearer" else None
+    try:
+        token = tokens.identify(text) if text and scheme.lower() == "bearer" else None
+    except BadConfig as error:
+        raise Unavailable("the service cannot read its tokens; its operator must mend that") from error
     if token is None:
         raise Unauthorized("this token is not known", field="Authorization")
     return token

@@ -100,9 +100,9 @@ class Call(Request):
             raise Forbidden("this token is not for that project", field="project_id")
         return project_id
 
-    async def record(self) -> ExecRecord:
-        """The run that the path names. One that is not the caller's is as absent as one that is not there."""
-        record = await self.service.store.get(self.path_params["exec_id"])
+    async def record(self, exec_id: str | None = None) -> ExecRecord:
+        """Of the run that the path names. One that is not the caller's is as absent as none."""
+        record = await self.service.store.get(exec_id or self.path_params["exec_id"])
         if record is None or not self.caller.sees(record.project_id):
             raise NotFound("there is no run of that id", field="exec_id")
         return record

@@ -15,9 +15,8 @@ from belljar.api.files import FileBody, input_files
 from belljar.api.outcomes import finished, here_or_over, submit
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.audit import receipts
-from belljar.audit.records import ExecRecord, Filter, Status
+from belljar.audit.records import NEXT, ExecRecord, Filter, Status
 from belljar.errors import BadRequest, NotFound, UnsupportedLanguage
-from belljar.execution.lifecycle import LiveRun
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest
 
@@ -96,7 +95,7 @@ async def create(call: Call) -> Response:
         org_id=ref.org_id,
     )
     taken = await submit(call, submission)
-    if not body.wait and isinstance(taken, LiveRun):
+    if not body.wait and NEXT[taken.record.status]:
         return _shown(call, taken.record, 202)
     record, kept = await finished(call, taken)
     return json_answer(exec_view(record, operator=call.is_operator, kept=kept))

@@ -11,7 +11,7 @@ from belljar.api.answers import Kept, kept_of
 from belljar.api.calls import Call
 from belljar.api.errors import Recorded
 from belljar.audit.records import NEXT, ExecRecord, Status
-from belljar.errors import NotFound, Unavailable
+from belljar.errors import Unavailable
 from belljar.execution.lifecycle import LiveRun, Outcome
 from belljar.execution.submissions import Submission
 from belljar.models import Verdict
@@ -21,7 +21,7 @@ __all__ = ["Taken", "finished", "here_or_over", "submit"]
 _LOOK_AGAIN_S = 0.1
 
 Taken = LiveRun | Outcome
-"""A run of this process, or one that is over."""
+"""A run of this process; or what its record says, which is final unless another process has it."""
 
 
 async def submit(call: Call, submission: Submission) -> Taken:
@@ -34,14 +34,13 @@ async def submit(call: Call, submission: Submission) -> Taken:
     if isinstance(taken, LiveRun):
         if taken.task is not None:
             call.keep_until(taken.task)
-        return taken
-    if taken.record.status is Status.REFUSED:
+    elif taken.record.status is Status.REFUSED:
         raise Recorded(taken.record.error_code, taken.record.error_reason)
-    return await here_or_over(call, taken.record)
+    return taken
 
 
 async def here_or_over(call: Call, record: ExecRecord) -> Taken:
-    """The run of this record, when it can be listened to or is over.
+    """The run of this record, once it can be listened to here or is over.
 
     Raises:
         Unavailable: another process has it, and takes longer than we wait for that.
@@ -57,18 +56,17 @@ async def here_or_over(call: Call, record: ExecRecord) -> Taken:
         if loop.time() > until:
             raise Unavailable("another process of the service still has this run; ask again later")
         await asyncio.sleep(_LOOK_AGAIN_S)
-        found = await call.service.store.get(record.exec_id)
-        if found is None:
-            raise NotFound("there is no run of that id", field="exec_id")
-        record = found
+        record = await call.record(record.exec_id)
 
 
 async def finished(call: Call, taken: Taken) -> tuple[ExecRecord, Kept]:
     """How it ended and what it left.
 
     Raises:
-        BelljarError: it was lost, by a failure of ours.
+        BelljarError: it was lost, by a failure of ours; or `here_or_over` raises it.
     """
+    if isinstance(taken, Outcome):
+        taken = await here_or_over(call, taken.record)
     outcome = await taken.outcome() if isinstance(taken, LiveRun) else taken
     record = outcome.record
     if outcome.result is not None:

@@ -13,7 +13,7 @@ from belljar.api.bodies import Body, Id, Text
 from belljar.api.calls import Call
 from belljar.api.errors import error_body
 from belljar.api.files import FileBody, FileOrName, decoded, input_files
-from belljar.api.outcomes import Taken, finished, submit
+from belljar.api.outcomes import Taken, finished, here_or_over, submit
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.errors import BadRequest, BelljarError, UnsupportedLanguage
 from belljar.execution.submissions import Submission
@@ -65,6 +65,7 @@ async def run(call: Call) -> Response:
     )
     taken = await submit(call, submission)
     if streamed:
+        taken = await here_or_over(call, taken.record)
         return EventStream(_told(call, taken, after), call.desk.patience.heartbeat_s)
     return json_answer(run_view(*await finished(call, taken)))
 

@@ -100,6 +100,7 @@ class Server(uvicorn.Server):
         )
         self._service = service
         self._on_ready = on_ready
+        self._hurry: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -130,7 +131,7 @@ class Server(uvicorn.Server):
     def _end(self) -> None:
         """At the second signal, what still runs is not waited for."""
         if self.should_exit:
-            self._hurry = asyncio.ensure_future(self._service.lifecycle.close(0))
+            self._hurry = asyncio.create_task(self._service.lifecycle.close(0))
         self.should_exit = True
 
 

@@ -7,7 +7,7 @@ too slowly is dropped by the server (`server.py`); the run goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -41,36 +41,33 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         gone = asyncio.create_task(_disconnected(receive))
         try:
-            async with aclosing(self._messages) as messages:
-                async for data in _paced(messages, gone, self._heartbeat_s):
+            async with aclosing(self._messages), aclosing(self._paced(gone)) as frames:
+                async for data in frames:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
             gone.cancel()
 
-
-async def _paced(
-    messages: AsyncIterator[Message], gone: asyncio.Task[None], heartbeat_s: float
-) -> AsyncIterator[bytes]:
-    """Messages as bytes, a heartbeat in every long silence, until they end or nobody listens."""
-    while not gone.done():
-        coming = asyncio.ensure_future(anext(messages))
-        try:
-            while not coming.done():
-                done, _ = await asyncio.wait(
-                    (coming, gone), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if gone in done:
-                    return
-                if not done:
-                    yield _HEARTBEAT
-            yield frame(coming.result())
-        except StopAsyncIteration:
-            return
-        finally:
-            if not coming.done():
-                coming.cancel()
-                await asyncio.wait((coming,))
+    async def _paced(self, gone: asyncio.Task[None]) -> AsyncGenerator[bytes, None]:
+        """Messages as bytes, a heartbeat in every long silence, until they end or nobody listens."""
+        while not gone.done():
+            coming = asyncio.ensure_future(anext(self._messages))
+            try:
+                while not coming.done():
+                    done, _ = await asyncio.wait(
+                        (coming, gone), timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if gone in done:
+                        return
+                    if not done:
+                        yield _HEARTBEAT
+                yield frame(coming.result())
+            except StopAsyncIteration:
+                return
+            finally:
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.wait((coming,))
 
 
 async def _disconnected(receive: Receive) -> None:
