@@ -24,8 +24,16 @@ run: install  ## Run an example under glass: it reads a table, and leaves a char
 	$(VENV)/bin/belljar run examples/report.py --input examples/sales.csv \
 		--output-prefix docs/artifacts/example --overwrite
 
-test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest.
+# Engines are tested in processes of their own: those tests look for anything that is left behind.
+ALONE := tests/engines tests/hostile tests/compat
+
+test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest instead.
+ifdef ARGS
 	$(IN_VENV) -m pytest $(ARGS)
+else
+	$(IN_VENV) -m pytest $(ALONE:%=--ignore=%)
+	set -e; for part in $(ALONE); do $(IN_VENV) -m pytest $$part; done
+endif
 
 check: install  ## Lint, formatting, types.
 	$(IN_VENV) -m ruff check

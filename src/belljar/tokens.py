@@ -63,7 +63,10 @@ class Tokens:
         if self._configured is not None:
             return self._configured
         try:
-            return self._own_file.read_text().strip()
+            known = self._own_file.read_text().strip()
+            if not known:  # a disk that was full: an empty token would let everybody in
+                raise BadConfig(f"the token file is empty; remove {self._own_file.name}", field="token")
+            return known
         except FileNotFoundError:
             pass
         except OSError as error:

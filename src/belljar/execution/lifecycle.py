@@ -73,8 +73,8 @@ class LiveRun:
         self.cancelled = True
         if self._jar is not None:
             self._jar.cancel()
-        elif self.record.status is Status.QUEUED and self.task is not None:
-            self.task.cancel()
+        elif self.place is not None:
+            self.place.forgo()
 
     def has_jar(self, jar: Jar) -> None:
         self._jar = jar
@@ -307,6 +307,8 @@ class Lifecycle:
         refused = replace(
             record,
             status=Status.REFUSED,
+            cmd=record.cmd and record.cmd[:1000],
+            args=tuple(arg[:1000] for arg in record.args[:100]),  # perhaps it was refused for its size
             ended_at=self._now(),
             error_code=error.code,
             error_reason=error.message[:1000],
@@ -337,8 +339,13 @@ class Lifecycle:
         result: RunResult | None = None
         try:
             async with live.place:
-                result = await self._run(live)
-                record = await asyncio.to_thread(self._write_down, live, self._outcome(live.record, result))
+                if live.cancelled:
+                    record = self._ended(live.record, Verdict.CANCELLED)
+                else:
+                    result = await self._run(live)
+                    record = await asyncio.to_thread(
+                        self._write_down, live, self._outcome(live.record, result)
+                    )
         except asyncio.CancelledError:
             record = self._ended(live.record, Verdict.CANCELLED)
         except BelljarError as error:

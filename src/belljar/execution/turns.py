@@ -96,6 +96,12 @@ class Place:
         else:
             self._turns.leave_queue(self)
 
+    def forgo(self) -> None:
+        """Give the place in the queue up; who waits for the turn goes on without one."""
+        if not self.has_turn:
+            self.leave()
+            self._turn.set()
+
     async def __aenter__(self) -> Place:
         try:
             await self._turn.wait()

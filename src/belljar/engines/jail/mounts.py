@@ -22,6 +22,7 @@ HIDDEN_IN_PROC = (
     "acpi",
     "asound",
     "bus",
+    "cmdline",
     "driver",
     "fs",
     "interrupts",

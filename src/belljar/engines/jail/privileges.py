@@ -18,6 +18,8 @@ def set_rlimits(nofile: int, processes: int, data_bytes: int | None) -> None:
         resource.RLIMIT_CORE: 1,
         resource.RLIMIT_MEMLOCK: 1 << 16,
         resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_RTPRIO: 0,
         11: 1024,  # RLIMIT_SIGPENDING: also bounds POSIX timers
     }
     if data_bytes is not None:

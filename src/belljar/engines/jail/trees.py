@@ -46,7 +46,11 @@ def host_tree() -> Tree:
 
 
 def rootfs_tree(rootfs: str) -> Tree:
-    """Any root directory with a python3 in it."""
+    """Any root directory with a python3 in it, but the host's own: that one has everything of the host."""
+    if os.path.realpath(rootfs) == "/":
+        raise EngineUnavailable(
+            "sandbox.jail.rootfs: the host's own root is no tree for a jar; leave it unset"
+        )
     for inside in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if _resolved(Path(rootfs), inside).is_file():
             env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}

@@ -52,7 +52,7 @@ class Watchdog:
 
     def _look(self) -> int:
         """The jar's memory now."""
-        pids = list(_descendants(self._pid))
+        pids = set(_descendants(self._pid))  # one whose parent dies meanwhile is met twice
         memory = sum(map(_proportional_memory, pids)) + _files(self._pid)
         self._peak = max(self._peak, memory)
         self._pids_peak = max(self._pids_peak, len(pids))
