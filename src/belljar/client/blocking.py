@@ -56,10 +56,14 @@ class _Portal:
             tasks[0].add_done_callback(lambda task: _pass_on(task, over))
 
         def stop() -> None:
-            tasks[0].cancel()
+            if tasks:
+                tasks[0].cancel()
+            else:  # interrupted before it could be handed over
+                work.close()
+                over.set_exception(CancelledError())
 
-        self._loop.call_soon_threadsafe(start)
         try:
+            self._loop.call_soon_threadsafe(start)
             return over.result()
         except BaseException:
             if not over.done():
