@@ -337,7 +337,7 @@ class GuestJar:
             cpu_s=(after["cpu_us"] - before["cpu_us"]) / 1e6,
             memory_peak_mb=round(after["memory_peak"] / (1 << 20), 2),
             pids_peak=max(0, after["pids_peak"] - 1),  # without the guest
-            oom_kills=after["oom_kills"] - before["oom_kills"],
+            oom_kills=max(0, after["oom_kills"] - before["oom_kills"]),  # a lost jar counts nothing any more
             pids_refused=after["pids_refused"] - before["pids_refused"],
             disk_full=disk_full,
             held_by=self._held_by,
