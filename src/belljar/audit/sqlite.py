@@ -16,6 +16,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -234,13 +235,27 @@ def _connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=busy_timeout_s, isolation_level=None
     )
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _log_ahead(connection, busy_timeout_s)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _log_ahead(connection: sqlite3.Connection, patience_s: float) -> None:
+    """Several may begin a new database at once. SQLite does not wait for this lock by itself: each holds what
+    the others need, and it says "busy" at once."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def _prepare(path: Path, busy_timeout_s: float, ledger: Ledger) -> None:
