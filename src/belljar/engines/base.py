@@ -75,6 +75,14 @@ class Probe:
 class Jar(Protocol):
     """One isolated place. Its life: put*, exec, collect, destroy."""
 
+    @property
+    def alive(self) -> bool:
+        """As far as can be known without asking it."""
+
+    def assign(self, grant: Grant) -> None:
+        """Before its run: a grant that differs from the one it was made for only in what belongs to the run,
+        the clocks and the caps of what goes in and comes out."""
+
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
         """Stage files before a program runs; parents are made as needed.
 

@@ -166,6 +166,13 @@ class GuestJar:
         """Seconds that each part of making it took."""
         self._destroyed: asyncio.Task[None] | None = None
 
+    @property
+    def alive(self) -> bool:
+        return self._link.lost is None and self._destroyed is None
+
+    def assign(self, grant: Grant) -> None:
+        self._grant = grant
+
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
         streams = []
         for file in files:
