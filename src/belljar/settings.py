@@ -294,6 +294,30 @@ class Config:
     max_queued_execs: int = _setting(
         1000, _whole(0, 1_000_000), "Runs that may wait; one more is refused with `QUEUE_FULL`."
     )
+    pool_min_idle: int = _setting(
+        2, _whole(0, 10_000), "Jars of the default shape that always wait ready.", key="pool.min_idle"
+    )
+    pool_max_idle: int = _setting(
+        8, _whole(0, 10_000), "Most jars that wait ready, of all shapes; 0 keeps none.", key="pool.max_idle"
+    )
+    session_idle_s: float = _setting(
+        900.0, _number(1, 31_536_000), "A session nobody used for so long ends.", key="session.idle_s"
+    )
+    session_max_age_s: float = _setting(
+        86_400.0,
+        _number(1, 31_536_000),
+        "A session ends after so long, used or not.",
+        key="session.max_age_s",
+    )
+    session_per_project: int = _setting(
+        20, _whole(0, 100_000), "Sessions that one project may have at a time.", key="session.per_project"
+    )
+    approval_expires_s: float = _setting(
+        86_400.0,
+        _number(1, 31_536_000),
+        "A run that waits for a person's approval is refused after so long.",
+        key="approval.expires_s",
+    )
     keep_days: float = _setting(
         30.0, _number(0, 36_500), "What runs left is removed after so many days; 0 keeps it."
     )
