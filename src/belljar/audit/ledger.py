@@ -1,38 +1,25 @@
-"""What is done to the tables, said once for both databases.
-
-Each operation is a generator: it yields a statement, is sent the rows, and returns the answer. A store drives
-it over its own kind of connection inside one transaction, and may start it again from the beginning.
-"""
+"""What is done to the tables, said once for both databases."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self
 
+from belljar.audit import matters
 from belljar.audit.migrations import MIGRATIONS
 from belljar.audit.receipts import GENESIS, Signer, verify_receipt
-from belljar.audit.records import NEXT, ExecRecord, Filter, Page, Receipt, Status
+from belljar.audit.records import NEXT, ExecRecord, Filter, Matter, Page, Receipt, Status
 from belljar.audit.rows import NAMES, OUTCOME, Codec, Column, Kind, cursor_after, place_of, plain_text, text
+from belljar.audit.statements import Operation, Statement, Steps, T
 from belljar.errors import BadRequest, Conflict, NotFound, StoreUnavailable
 
 MAX_PAGE = 1000
 _RECEIPTS_AT_A_TIME = 64
-
-
-class Statement(NamedTuple):
-    sql: str
-    """Parameters are $1, $2, …"""
-    values: Sequence[Any] = ()
-
-
-T = TypeVar("T")
-Steps = Generator[Statement, Sequence[Sequence[Any]], T]
-Operation = Callable[[], Steps[T]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +181,22 @@ class Ledger:
         found = yield Statement(f"{_UNRECEIPTED} LIMIT {int(limit)}")
         return [plain_text(row[0]) for row in found]
 
+    # Matters
+
+    def open_matter(self, matter: Matter) -> Steps[Matter]:
+        return matters.open_one(self._codec, matter)
+
+    def move_matter(self, matter: Matter, expected: str) -> Steps[Matter]:
+        return matters.move(self._codec, matter, expected)
+
+    def matter(self, kind: str, id: str) -> Steps[Matter | None]:
+        return matters.find(kind, id)
+
+    def matters(
+        self, kind: str, states: Sequence[str], projects: frozenset[str] | None, limit: int
+    ) -> Steps[Sequence[Matter]]:
+        return matters.list_of(kind, states, projects, limit)
+
     # At the start
 
     def prepare(self) -> Steps[None]:
@@ -278,6 +281,20 @@ class LedgerStore(ABC):
 
     async def unreceipted(self, limit: int) -> Sequence[str]:
         return await self._read(partial(self._ledger.unreceipted, limit))
+
+    async def open_matter(self, matter: Matter) -> Matter:
+        return await self._write(partial(self._ledger.open_matter, matter))
+
+    async def move_matter(self, matter: Matter, expected: str) -> Matter:
+        return await self._write(partial(self._ledger.move_matter, matter, expected))
+
+    async def matter(self, kind: str, id: str) -> Matter | None:
+        return await self._read(partial(self._ledger.matter, kind, id))
+
+    async def matters(
+        self, kind: str, *states: str, projects: frozenset[str] | None = None, limit: int = MAX_PAGE
+    ) -> Sequence[Matter]:
+        return await self._read(partial(self._ledger.matters, kind, states, projects, limit))
 
 
 def _receipt(row: Sequence[Any]) -> Receipt:

@@ -88,4 +88,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             WHERE skill_id IS NOT NULL
         """,
     ),
+    ("ALTER TABLE sandbox_execs ADD COLUMN error_field {text}",),
+    (
+        """
+        CREATE TABLE matters (
+            kind {text} NOT NULL,
+            id {text} NOT NULL,
+            project_id {text} NOT NULL,
+            state {text} NOT NULL,
+            created_at {time} NOT NULL,
+            body {json} NOT NULL,
+            PRIMARY KEY (kind, id)
+        )
+        """,
+        "CREATE INDEX matters_by_state ON matters (kind, state, created_at, id)",
+    ),
 )

@@ -14,8 +14,9 @@ from typing import Any, Self
 
 import asyncpg  # type: ignore[import-untyped]
 
-from belljar.audit.ledger import Dialect, Ledger, LedgerStore, Operation, T
+from belljar.audit.ledger import Dialect, Ledger, LedgerStore
 from belljar.audit.receipts import Signer
+from belljar.audit.statements import Operation, T
 from belljar.errors import BadConfig, StoreUnavailable
 
 __all__ = ["PostgresStore"]

@@ -83,6 +83,8 @@ class ExecRecord:
     signal: int | None = None
     error_code: str | None = None
     error_reason: str | None = None
+    error_field: str | None = None
+    """The part of the request at fault, of a refusal that has one."""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     stdout_truncated: bool = False
@@ -131,6 +133,20 @@ class Receipt:
     """sha256 of `body`."""
     signature: bytes
     """ed25519 of `body`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matter:
+    """What has a state and outlives a restart, beside the runs: an approval, a session."""
+
+    kind: str
+    """`approval` or `session`."""
+    id: str
+    project_id: str
+    state: str
+    created_at: datetime
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """All the rest, as JSON."""
 
 
 class AuditStore(Protocol):
@@ -184,5 +200,25 @@ class AuditStore(Protocol):
 
     async def unreceipted(self, limit: int) -> Sequence[str]:
         """Ids of records that are final but have no receipt. There are none, unless somebody else wrote."""
+
+    async def open_matter(self, matter: Matter) -> Matter:
+        """
+        Raises:
+            Conflict: there is one of that kind and id.
+        """
+
+    async def move_matter(self, matter: Matter, expected: str) -> Matter:
+        """Its state and body become these, if it is still in the expected state.
+
+        Raises:
+            Conflict: it is not.
+        """
+
+    async def matter(self, kind: str, id: str) -> Matter | None: ...
+
+    async def matters(
+        self, kind: str, *states: str, projects: frozenset[str] | None = None, limit: int = 1000
+    ) -> Sequence[Matter]:
+        """Newest first; without states, of any."""
 
     async def close(self) -> None: ...

@@ -108,7 +108,7 @@ class Codec:
         values: dict[str, Any] = {}
         for column, value in zip(COLUMNS, row, strict=True):
             try:
-                values[column.name] = None if value is None else _DECODERS[column.kind](value)
+                values[column.name] = decoded(column, value)
             except (TypeError, ValueError, RecursionError) as error:
                 raise StoreUnavailable(
                     f"the record {row[0]} is damaged: its {column.name} cannot be read"
@@ -118,6 +118,10 @@ class Codec:
         except ValueError as error:
             raise StoreUnavailable(f"the record {row[0]} is damaged: there is no such status") from error
         return ExecRecord(**values)
+
+
+def decoded(column: Column, stored: Any) -> Any:
+    return None if stored is None else _DECODERS[column.kind](stored)
 
 
 def text(value: str) -> str:

@@ -24,8 +24,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from belljar.audit.ledger import Dialect, Ledger, LedgerStore, Operation, T
+from belljar.audit.ledger import Dialect, Ledger, LedgerStore
 from belljar.audit.receipts import Signer
+from belljar.audit.statements import Operation, T
 from belljar.errors import StoreUnavailable
 
 __all__ = ["SqliteStore"]
