@@ -31,6 +31,7 @@ __all__ = [
     "RiskTier",
     "RunRequest",
     "RunResult",
+    "Shown",
     "SkipReason",
     "Skipped",
     "Start",
@@ -237,6 +238,8 @@ class RunRequest:
     """Relative to `/workspace/work`; empty is `work` itself."""
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes = b""
+    context: str | None = None
+    """In a session: the Python that keeps its variables between runs, in which `code` is to be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +289,13 @@ class Output:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A value that a cell of a session's context showed, in each form it has: mime type to data."""
+
+    forms: Mapping[str, object]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The program is over and every process of its jar is dead. Kernel facts."""
@@ -298,7 +308,7 @@ class Ended:
     usage: Usage
 
 
-Event = Started | Output | Ended
+Event = Started | Output | Shown | Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +325,8 @@ class RunResult:
     usage: Usage
     artifacts: tuple[Artifact, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    results: tuple[Mapping[str, object], ...] = ()
+    """What the cells of a session's context showed, each in its forms."""
     engine: str = ""
     posture: str = ""
 

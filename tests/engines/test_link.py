@@ -186,6 +186,15 @@ async def test_a_guest_cannot_make_the_host_hold_more_than_it_reads() -> None:
     assert guest.paused or guest.closed
 
 
+async def test_all_the_output_that_was_granted_may_wait_for_its_reader() -> None:
+    output = [protocol.encode(protocol.OUT, FIRST, bytes(1 << 20)) for _ in range(40)]
+    guest = Guest(STARTED + b"".join(output) + end(**FACTS))
+    events = [event async for event in jar_of(guest, Limits(stdout_kb=40 << 10)).exec(Command(argv=("x",)))]
+    assert sum(len(event.data) for event in events if isinstance(event, Output)) == 40 << 20
+    assert isinstance(events[-1], Ended)
+    assert events[-1].verdict is Verdict.EXITED
+
+
 async def test_a_guest_that_had_to_wait_is_heard_to_its_end() -> None:
     chunks = [protocol.encode(protocol.DATA, FIRST, b"x") for _ in range(20_000)]
     guest = Guest(note(file="a"), *chunks, protocol.encode(protocol.EOF, FIRST), end())
@@ -196,7 +205,7 @@ async def test_a_guest_that_had_to_wait_is_heard_to_its_end() -> None:
 
 async def test_a_run_ends_although_nobody_sees_its_guest_die(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when it has to wait: then nobody reads the channel, and its end is not noticed."""
-    monkeypatch.setattr("belljar.engines.link.PATIENCE_S", 0.1)
+    monkeypatch.setattr("belljar.engines.following.PATIENCE_S", 0.1)
     killed = []
     jar = jar_of(Guest(STARTED), Limits(grace_s=0), kill=lambda: killed.append(True))
     events = jar.exec(Command(argv=("x",)))

@@ -37,6 +37,9 @@ class Command:
     """All of the program's environment beyond what the engine itself must set."""
     cwd: str = WORK
     stdin: bytes = field(default=b"", repr=False)
+    context: str | None = None
+    """In a session: the lasting Python that `cell` is handed to; `argv` is then not used."""
+    cell: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,8 @@ class Jar(Protocol):
 
 
 class Engine(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
     async def probe(self) -> Probe:
         """What this host can enforce. Never raises for a host that is lacking."""

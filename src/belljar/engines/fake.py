@@ -185,7 +185,14 @@ class _Guest(asyncio.Transport):
         self._tell(protocol.END, stream)
 
     def _collect(
-        self, stream: int, paths: list[str] | None, max_files: int, max_bytes: int, max_depth: int
+        self,
+        stream: int,
+        paths: list[str] | None,
+        max_files: int,
+        max_bytes: int,
+        max_depth: int,
+        kept: bool,
+        all_of_it: bool,
     ) -> None:
         chosen = self._left(max_depth) if paths is None else ((path, f"{WORK}/{path}") for path in paths)
         for name, path in chosen:

@@ -7,34 +7,22 @@ here. A guest that breaks a rule is not argued with: the jar is lost.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from belljar.engines.base import Area, Collected, Command
 from belljar.engines.collecting import Collector
-from belljar.engines.watch import Push, Watch
+from belljar.engines.following import PATIENCE_S, Following
+from belljar.engines.watch import Push
 from belljar.errors import EngineUnavailable, LimitExceeded, PathNotAllowed
 from belljar.guest import protocol, tree
-from belljar.models import (
-    Ended,
-    Event,
-    Grant,
-    InputFile,
-    OnOutputLimit,
-    Output,
-    Started,
-    Stream,
-    Usage,
-    Verdict,
-)
+from belljar.models import Event, Grant, InputFile, Limits
 
-PATIENCE_S = 5.0
-"""How long a guest that was told to kill everything may take to say so."""
 MAX_DEPTH = 64
+GUEST_BYTES = 6 << 20
+"""Of a jar's memory, what is not free for files: a guest that runs out of it can say nothing any more."""
 MAX_UNREAD = 32 << 20
-"""Bytes of frames that may wait for their reader; more than any grant's output comes to."""
+"""Bytes of frames that may wait for their reader, beside the output that was granted."""
 
 
 class Link(asyncio.Protocol):
@@ -48,6 +36,7 @@ class Link(asyncio.Protocol):
         """Whom to tell of a stream's frames when they arrive, however late they are read."""
         self._next_stream = 2
         self._unread = 0
+        self._max_unread = MAX_UNREAD
         self._writable = asyncio.Event()
         self._writable.set()
         self.lost: str | None = None
@@ -65,6 +54,15 @@ class Link(asyncio.Protocol):
             frames += protocol.encode_body(stream, body)
         self._write(b"".join(frames))
         return stream
+
+    def expect(self, output: int) -> None:
+        """So many bytes were granted, and may all be there before anyone reads them."""
+        self._max_unread = MAX_UNREAD + output
+
+    def forget(self, stream: int) -> None:
+        """What still comes on it is nobody's."""
+        self._streams.pop(stream, None)
+        self._notice.pop(stream, None)
 
     def notice(self, stream: int, tell: Callable[[protocol.Frame], None]) -> None:
         self._notice[stream] = tell
@@ -87,7 +85,7 @@ class Link(asyncio.Protocol):
             raise EngineUnavailable(f"the jar was lost: {self.lost}")
         self._unread -= _weight(frame)
         if frame.kind == protocol.END:
-            del self._streams[stream]
+            self.forget(stream)
         return frame
 
     def close(self) -> None:
@@ -103,12 +101,12 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._decoder.feed(data):
+                if frame.stream in self._notice:
+                    self._notice[frame.stream](frame)
                 if frame.stream in self._streams:
-                    if frame.stream in self._notice:
-                        self._notice[frame.stream](frame)
                     self._unread += _weight(frame)
                     self._streams[frame.stream].put_nowait(frame)
-            if self._unread > MAX_UNREAD:
+            if self._unread > self._max_unread:
                 self.fail("the guest sends more than is read")
         except protocol.ProtocolError as error:
             self.fail(str(error))
@@ -135,6 +133,61 @@ def _weight(frame: protocol.Frame) -> int:
     return len(frame.payload) + 200  # the frame itself is not nothing
 
 
+async def put(link: Link, area: Area, files: Sequence[InputFile], limits: Limits) -> None:
+    memory = limits.memory_mb << 20
+    if sum(len(file.content) for file in files) > max(memory - GUEST_BYTES, memory // 2):
+        raise LimitExceeded(
+            f"{files[0].path}: the inputs do not fit into a memory of {limits.memory_mb} MB, which holds files too",
+            field="input_files",
+        )
+    streams = []
+    for file in files:
+        stream = link.open("put", file.content, area=area, path=file.path, mode=0o644)
+        streams.append((stream, file))
+        await link.write_body(stream, file.content)
+    for stream, file in streams:
+        try:
+            error = (await link.next(stream)).json().get("error")
+        except protocol.ProtocolError as broken:
+            link.fail(f"the guest broke the rules: {broken}")
+            raise EngineUnavailable(f"the jar was lost: {link.lost}") from broken
+        if error == tree.TOO_LARGE:
+            raise LimitExceeded(
+                f"{file.path}: the inputs do not fit into a workspace of "
+                f"{limits.workspace_mb} MB and {limits.workspace_files} files",
+                field="input_files",
+            )
+        if error:
+            raise PathNotAllowed(f"{file.path}: cannot be written ({error})", reason=str(error))
+
+
+async def collect(
+    link: Link, paths: Sequence[str] | None, limits: Limits, *, kept: bool = False, all_of_it: bool = False
+) -> Collected:
+    max_bytes = limits.artifact_mb << 20
+    stream = link.open(
+        "collect",
+        paths=paths,
+        max_files=limits.artifact_files,
+        max_bytes=max_bytes,
+        max_depth=MAX_DEPTH,
+        kept=kept,
+        all_of_it=all_of_it,
+    )
+    # Both areas may be listed to twice the cap and some more; see the guest's `_Sender`.
+    skips = len(paths) if paths is not None else 2 * (2 * limits.artifact_files + 1001)
+    collector = Collector(limits.artifact_files, max_bytes, skips)
+    while not collector.done:
+        try:
+            async with asyncio.timeout(4 * PATIENCE_S):
+                frame = await link.next(stream)
+            collector.take(frame)
+        except (TimeoutError, protocol.ProtocolError, LookupError, TypeError, ValueError) as error:
+            link.fail(f"the guest broke the rules of collecting: {error!r}")
+            raise EngineUnavailable(f"the jar was lost: {link.lost}") from error
+    return collector.collected()
+
+
 class GuestJar:
     """A jar whose inside is our guest. An engine gives it a link and the facts only a host can see."""
 
@@ -151,15 +204,15 @@ class GuestJar:
         destroy: Callable[[], Awaitable[None]],
         timings: Mapping[str, float],
     ) -> None:
-        self._grant = grant
-        self._link = link
+        self.link = link
+        self.assign(grant)
         self._base_env = base_env
-        self._held_by = held_by
-        self._counters = counters
+        self.held_by = held_by
+        self.counters = counters
         self._kill = kill
         self._kill_programs = kill_programs
         self._destroy = destroy
-        self._watch: Watch | None = None
+        self._following: Following | None = None
         self.posture = ""
         """Digest of what the live jar was found to be; set by the engine before anything is run."""
         self.timings = timings
@@ -168,95 +221,45 @@ class GuestJar:
 
     @property
     def alive(self) -> bool:
-        return self._link.lost is None and self._destroyed is None
+        return self.link.lost is None and self._destroyed is None
 
     def assign(self, grant: Grant) -> None:
-        self._grant = grant
+        self.grant = grant
+        self.link.expect((grant.limits.stdout_kb + grant.limits.stderr_kb) << 10)
 
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
-        streams = []
-        for file in files:
-            stream = self._link.open("put", file.content, area=area, path=file.path, mode=0o644)
-            streams.append((stream, file))
-            await self._link.write_body(stream, file.content)
-        for stream, file in streams:
-            try:
-                error = (await self._link.next(stream)).json().get("error")
-            except protocol.ProtocolError as broken:
-                self._link.fail(f"the guest broke the rules: {broken}")
-                raise EngineUnavailable(f"the jar was lost: {self._link.lost}") from broken
-            if error == tree.TOO_LARGE:
-                raise LimitExceeded(
-                    f"{file.path}: the inputs do not fit into a workspace of "
-                    f"{self._grant.limits.workspace_mb} MB and {self._grant.limits.workspace_files} files",
-                    field="input_files",
-                )
-            if error:
-                raise PathNotAllowed(f"{file.path}: cannot be written ({error})", reason=str(error))
+        await put(self.link, area, files, self.grant.limits)
 
     async def exec(self, command: Command) -> AsyncIterator[Event]:
         if self._destroyed is not None:
             raise EngineUnavailable("the jar was destroyed")
-        limits = self._grant.limits
-        before = self._counters()
-        stream = self._link.open(
-            "exec",
-            command.stdin,
-            argv=command.argv,
-            warm=command.warm,
-            env={**self._base_env, **command.env},
-            cwd=command.cwd,
-            stdout_cap=limits.stdout_kb << 10,
-            stderr_cap=limits.stderr_kb << 10,
-        )
-        watch = self._watch = Watch(limits, self._push, PATIENCE_S)
-        self._link.notice(stream, lambda frame: self._hear(frame, watch))
-        feeding = asyncio.create_task(self._link.write_body(stream, command.stdin))
-        ended = False
+        stream = self.link.open("exec", command.stdin, **self.order(command, self.grant.limits))
+        following = self._following = Following(self, stream, command.stdin, self._push)
         try:
-            while not ended:
-                try:
-                    event = self._understand(await self._link.next(stream), watch, before)
-                except EngineUnavailable:
-                    event = self._lost(watch, before)
-                except (protocol.ProtocolError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-                    self._link.fail(f"the guest broke the rules: {error}")
-                    event = self._lost(watch, before)
-                if event is not None:
-                    ended = isinstance(event, Ended)
-                    yield event
+            async for event in following.events():
+                yield event
         finally:
-            self._watch = None
-            watch.close()
-            feeding.cancel()
-            if not ended:
+            self._following = None
+            if not following.ended:
                 await self.destroy()
 
+    def order(self, command: Command, limits: Limits) -> dict[str, Any]:
+        """What the guest is told of a program."""
+        return {
+            "argv": command.argv,
+            "warm": command.warm,
+            "env": {**self._base_env, **command.env},
+            "cwd": command.cwd,
+            "stdout_cap": limits.stdout_kb << 10,
+            "stderr_cap": limits.stderr_kb << 10,
+        }
+
     def cancel(self) -> None:
-        if self._watch is not None:
-            self._watch.stop(Verdict.CANCELLED)
+        if self._following is not None:
+            self._following.cancel()
 
     async def collect(self, paths: Sequence[str] | None) -> Collected:
-        limits = self._grant.limits
-        stream = self._link.open(
-            "collect",
-            paths=paths,
-            max_files=limits.artifact_files,
-            max_bytes=limits.artifact_mb << 20,
-            max_depth=MAX_DEPTH,
-        )
-        # Both areas may be listed to twice the cap and some more; see the guest's `_Sender`.
-        skips = len(paths) if paths is not None else 2 * (2 * limits.artifact_files + 1001)
-        collector = Collector(limits.artifact_files, limits.artifact_mb << 20, skips)
-        while not collector.done:
-            try:
-                async with asyncio.timeout(4 * PATIENCE_S):
-                    frame = await self._link.next(stream)
-                collector.take(frame)
-            except (TimeoutError, protocol.ProtocolError, LookupError, TypeError, ValueError) as error:
-                self._link.fail(f"the guest broke the rules of collecting: {error!r}")
-                raise EngineUnavailable(f"the jar was lost: {self._link.lost}") from error
-        return collector.collected()
+        return await collect(self.link, paths, self.grant.limits)
 
     async def destroy(self) -> None:
         if self._destroyed is None:
@@ -265,93 +268,15 @@ class GuestJar:
 
     async def _take_away(self) -> None:
         self._kill()
-        self._link.close()
+        self.link.close()
         await self._destroy()
-
-    def _understand(self, frame: protocol.Frame, watch: Watch, before: Mapping[str, int]) -> Event | None:
-        if frame.kind in (protocol.OUT, protocol.ERR):
-            name = Stream.STDOUT if frame.kind == protocol.OUT else Stream.STDERR
-            if not watch.heard(name, len(frame.payload)):
-                raise protocol.ProtocolError("more output than was asked for")
-            return Output(name, frame.payload)
-        if frame.kind == protocol.NOTE:
-            return Started(self.posture) if "started" in frame.json() else None
-        if frame.kind == protocol.END:
-            return self._ended(frame.json(), watch, before)
-        raise protocol.ProtocolError("a frame that is not the guest's to send")
-
-    def _hear(self, frame: protocol.Frame, watch: Watch) -> None:
-        """When a frame arrives: the clocks must not depend on when it is read."""
-        watch.touch()
-        if frame.kind == protocol.END:
-            watch.close()
-        elif frame.kind == protocol.NOTE and b"started" in frame.payload:
-            if not watch.start():
-                raise protocol.ProtocolError("a program that starts twice")
-        elif frame.kind == protocol.NOTE and self._grant.on_output_limit is OnOutputLimit.KILL:
-            watch.stop(Verdict.OUTPUT_LIMIT)  # the program writes past a cap
 
     def _push(self, how: Push) -> None:
         """Called by a clock, whether anyone reads the events or not."""
         if how is Push.DESTROY:
             self._kill()
-            self._link.fail("the guest does not answer")
+            self.link.fail("the guest does not answer")
         else:
             if how is Push.KILL:
                 self._kill_programs()  # the guest may be starved by what it is to kill
-            self._link.open("signal", signal=how.value)
-
-    def _ended(self, facts: Mapping[str, Any], watch: Watch, before: Mapping[str, int]) -> Ended:
-        status, out, err = (_count(facts[name]) for name in ("status", "out", "err"))
-        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        usage = self._usage(watch, before, disk_full=bool(facts["full"]))
-        failed = code != 0
-        if watch.reason is not None:
-            verdict = watch.reason
-        elif usage.oom_kills and failed:
-            verdict = Verdict.OOM
-        elif usage.disk_full and failed:
-            verdict = Verdict.DISK_FULL
-        else:
-            verdict = Verdict.SIGNALED if number is not None else Verdict.EXITED
-        return Ended(
-            verdict=verdict,
-            exit_code=code,
-            signal=number,
-            stdout_bytes=out,
-            stderr_bytes=err,
-            usage=usage,
-        )
-
-    def _lost(self, watch: Watch, before: Mapping[str, int]) -> Ended:
-        """The guest is gone: the kernel's counters, or our own stopping of it, may still say why."""
-        usage = self._usage(watch, before, disk_full=False)
-        verdict = watch.reason or (Verdict.OOM if usage.oom_kills else Verdict.LOST)
-        return Ended(
-            verdict=verdict,
-            exit_code=None,
-            signal=int(signal.SIGKILL),
-            stdout_bytes=watch.bytes[Stream.STDOUT],
-            stderr_bytes=watch.bytes[Stream.STDERR],
-            usage=usage,
-        )
-
-    def _usage(self, watch: Watch, before: Mapping[str, int], *, disk_full: bool) -> Usage:
-        after = self._counters()
-        return Usage(
-            wall_s=watch.elapsed(),
-            cpu_s=(after["cpu_us"] - before["cpu_us"]) / 1e6,
-            memory_peak_mb=round(after["memory_peak"] / (1 << 20), 2),
-            pids_peak=max(0, after["pids_peak"] - 1),  # without the guest
-            oom_kills=max(0, after["oom_kills"] - before["oom_kills"]),  # a lost jar counts nothing any more
-            pids_refused=after["pids_refused"] - before["pids_refused"],
-            disk_full=disk_full,
-            held_by=self._held_by,
-        )
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or not 0 <= value < 2**63:
-        raise protocol.ProtocolError("a count that cannot be")
-    return value
+            self.link.open("signal", signal=how.value)

@@ -58,6 +58,11 @@ def plan(
         if not request.command or not request.command[0]:
             raise BadRequest("the command is empty", field="command")
         argv, warm = request.command, False
+    elif request.context is not None:
+        if _language(request, grant) is not Language.PYTHON:
+            raise BadRequest("a context is a Python; it runs no other language", field="context")
+        _encoded(request.code)
+        argv, warm = (), True
     else:
         language = _language(request, grant)
         script = SCRIPTS[language]
@@ -79,7 +84,15 @@ def plan(
     _check_arguments(argv, request.env)
     _check_commands(request, grant)
     _check_risk(request, grant)
-    command = Command(argv=argv, warm=warm, env=dict(request.env), cwd=cwd, stdin=request.stdin)
+    command = Command(
+        argv=argv,
+        warm=warm,
+        env=dict(request.env),
+        cwd=cwd,
+        stdin=request.stdin,
+        context=request.context,
+        cell=(request.code or "") if request.context is not None else "",
+    )
     return Plan(command, files, request.inputs)
 
 

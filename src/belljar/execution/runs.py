@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from belljar.engines.base import Area, Collected, Engine, Jar
 from belljar.errors import EngineUnavailable
 from belljar.execution.requests import plan
-from belljar.models import Ended, Event, Grant, Output, RunRequest, RunResult, Started, Stream
+from belljar.models import Ended, Event, Grant, Output, RunRequest, RunResult, Shown, Started, Stream
 
 
 async def stream(
@@ -19,6 +19,7 @@ async def stream(
     """
     work = plan(request, grant, engine.interpreters(), engine.name)
     output = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+    shown: list[Mapping[str, object]] = []
     ended: Ended | None = None
     posture = ""
     jar = await engine.create(grant)
@@ -31,6 +32,8 @@ async def stream(
                 output[event.stream] += event.data
             elif isinstance(event, Started):
                 posture = event.posture
+            elif isinstance(event, Shown):
+                shown.append(event.forms)
             else:
                 ended = event
             yield event
@@ -52,6 +55,7 @@ async def stream(
         usage=ended.usage,
         artifacts=left.artifacts,
         skipped=left.skipped,
+        results=tuple(shown),
         engine=engine.name,
         posture=posture,
     )

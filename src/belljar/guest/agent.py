@@ -6,10 +6,13 @@ a program of the same uid can read neither its memory nor its descriptors, and a
 namespace it cannot be killed from inside. When the channel closes, it ends, and with it the jar.
 
     put      write one file into an area, body as DATA
-    exec     run a program; its output as OUT/ERR; END when it is over and, for a one-shot run,
+    exec     run a program; its output as OUT/ERR; END when it is over and, unless it is `kept`,
              every other process of the jar is dead
-    signal   signal everything in the jar but the guest
+    context  start a Python that is handed code piece by piece; END when it dies
+    cell     hand a context a piece of code; its output as OUT/ERR; END when that is done
+    signal   signal one program and what it started, or everything in the jar but the guest
     collect  send back what was left, file by file
+    list, read, remove, move, mkdir   the files of an area, for a person who looks into a session
 
 Standard library only: it is sent into the jar as text.
 """
@@ -24,8 +27,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from belljar.guest import protocol, tree
-from belljar.guest.program import Program, Sink
+from belljar.guest import files, protocol, tree
+from belljar.guest.program import PIPE_BYTES, Program, Sink, open_oom_score
 
 _PR_SET_DUMPABLE = 4
 _libc = ctypes.CDLL(None)
@@ -42,6 +45,7 @@ class Agent:
         self._areas = areas
         """Directory descriptors of inputs, work and artifacts, opened before any program ran."""
         self._proc_fd = proc_fd
+        self._oom_fd: int | None = None
         self._timings = timings
         self._decoder = protocol.Decoder()
         self._programs: dict[int, Program] = {}
@@ -49,16 +53,23 @@ class Agent:
         """Forked ahead, for the first program of the jar."""
         self._uploads: dict[int, tree.Upload] = {}
         self._staged: dict[bytes, tuple[int, int, int]] = {}
-        """Path to (inode, size, mtime) of what the host put into `work`; the rest is the program's."""
+        """Path to (inode, size, mtime) of what the host put into `work` or, in a session, has got already."""
+        self._left: dict[bytes, tuple[int, int, int]] = {}
+        """The same of `artifacts`."""
         self._null_fd = os.open("/dev/null", os.O_WRONLY)
         self._wake_fd, self._wake_write = os.pipe()
         self._poll = select.poll()
         self._readers: dict[int, tuple[Program, Sink, int]] = {}
         self._writers: dict[int, Program] = {}
+        self._contexts: dict[int, Program] = {}
+        """By the descriptor that says what became of a cell."""
         self._reported = 0.0
 
     def serve(self) -> None:
         """Work until the channel closes."""
+        # Only a dumpable process may open its own /proc files for writing; no program is here yet.
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        self._oom_fd = open_oom_score(self._proc_fd)
         _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         for fd in (self._wake_fd, self._wake_write):
             os.set_blocking(fd, False)
@@ -68,7 +79,7 @@ class Agent:
         self._poll.register(self._read_fd, select.POLLIN)
         self._poll.register(self._wake_fd, select.POLLIN)
         self._tell(protocol.NOTE, 0, ready=self._timings)
-        self._next_program = Program(self._proc_fd)
+        self._next_program = self._fork()
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._read_fd:
@@ -81,6 +92,11 @@ class Agent:
                     self._pass_on(*self._readers[fd])
                 elif fd in self._writers:
                     self._feed(self._writers[fd])
+                elif fd in self._contexts:
+                    self._hear_context(self._contexts[fd])
+
+    def _fork(self, *, control: bool = False) -> Program:
+        return Program(self._proc_fd, self._oom_fd, control=control)
 
     # The channel
 
@@ -135,8 +151,11 @@ class Agent:
 
     def _exec(self, stream: int, request: dict[str, Any]) -> None:
         self._tell(protocol.NOTE, stream, started=True)
-        program = self._next_program or Program(self._proc_fd)
+        program = self._next_program or self._fork()
         self._next_program = None
+        self._begin(program, stream, request)
+
+    def _begin(self, program: Program, stream: int, request: dict[str, Any]) -> None:
         program.start(stream, request)
         self._programs[stream] = program
         for kind, sink in ((protocol.OUT, program.stdout), (protocol.ERR, program.stderr)):
@@ -173,10 +192,10 @@ class Agent:
             del self._readers[sink.fd]
             os.close(sink.fd)
         elif data:
-            self._send(protocol.encode(kind, program.stream, data))
+            self._send(protocol.encode(kind, program.speaks_on, data))
         if sink.total > sink.cap and time.monotonic() - self._reported > PROGRESS_S:
             self._reported = time.monotonic()
-            self._tell(protocol.NOTE, program.stream, out=program.stdout.total, err=program.stderr.total)
+            self._tell(protocol.NOTE, program.speaks_on, out=program.stdout.total, err=program.stderr.total)
 
     def _reap(self) -> None:
         """Every process that ended: the programs, and orphans that became ours."""
@@ -193,36 +212,107 @@ class Agent:
                 self._finish(program, status)
 
     def _finish(self, program: Program, status: int) -> None:
-        """Kill what is left, so that nothing can race, write or hold a pipe; then say how it ended."""
-        _kill_all(signal.SIGKILL)
-        _wait_for_all()
-        for sink in (program.stdout, program.stderr):
-            while sink.fd in self._readers:  # no writer lives, so this comes to an end
-                self._pass_on(*self._readers[sink.fd])
+        """Kill what is left, so that nothing can race, write or hold a pipe; then say how it ended.
+
+        In a session what a program left running goes on, and nobody listens to it any more.
+        """
+        if program.kept:
+            self._read_what_is_there(program)
+        else:
+            _kill_all(signal.SIGKILL)
+            _wait_for_all()
+            for sink in (program.stdout, program.stderr):
+                while sink.fd in self._readers:  # no writer lives, so this comes to an end
+                    self._pass_on(*self._readers[sink.fd])
         if program.stdin_fd in self._writers:
             self._forget_writer(program.stdin_fd)
         program.close_stdin()
         del self._programs[program.stream]
+        if program.results_fd in self._contexts:
+            del self._contexts[program.results_fd]
+            self._poll.unregister(program.results_fd)
+            program.close_control()
+        for stream in {program.speaks_on, program.stream}:
+            self._tell_end(program, stream, status=status)
+        program.be_silent()
+
+    def _tell_end(self, program: Program, stream: int, **facts: object) -> None:
         self._tell(
             protocol.END,
-            program.stream,
-            status=status,
+            stream,
             out=program.stdout.total,
             err=program.stderr.total,
             full=any(_is_full(place) for place in (self._areas["work"], "/tmp", "/dev/shm")),
+            **facts,
         )
 
+    def _read_what_is_there(self, program: Program) -> None:
+        """All that it wrote itself is in the pipes by now; what still writes must not hold us for ever."""
+        for sink in (program.stdout, program.stderr):
+            enough = sink.total + 2 * PIPE_BYTES
+            while sink.fd in self._readers and sink.total < enough and _is_readable(sink.fd):
+                self._pass_on(*self._readers[sink.fd])
+
     def _signal(self, stream: int, request: dict[str, Any]) -> None:
-        _kill_all(request["signal"])
+        if request.get("program") is None:
+            _kill_all(request["signal"])
+        elif request["program"] in self._programs:
+            self._programs[request["program"]].signal(request["signal"], alone=request.get("alone", False))
         self._tell(protocol.END, stream)
+
+    # contexts
+
+    def _context(self, stream: int, request: dict[str, Any]) -> None:
+        context = self._fork(control=True)
+        self._begin(context, stream, request)
+        context.be_silent()
+        self._contexts[context.results_fd] = context
+        self._poll.register(context.results_fd, select.POLLIN)
+        self._tell(protocol.NOTE, stream, started=True)
+
+    def _cell(self, stream: int, request: dict[str, Any]) -> None:
+        context = self._programs.get(request["context"])
+        if context is None or context.speaks_on != context.stream:
+            self._tell(protocol.END, stream, error="busy" if context else "gone")
+            return
+        self._read_what_is_there(context)  # of threads that spoke between cells: nobody's
+        context.speak_on(stream, request["stdout_cap"], request["stderr_cap"])
+        self._tell(protocol.NOTE, stream, started=True)
+        context.hand_over(protocol.encode_json(protocol.OPEN, 0, code=request["code"], name=request["name"]))
+
+    def _hear_context(self, context: Program) -> None:
+        """What it says of itself is the program's word, as its output is."""
+        try:
+            for frame in context.results():
+                stream = context.speaks_on
+                if stream == context.stream:
+                    continue  # nobody asked
+                self._read_what_is_there(context)
+                if frame.kind == protocol.NOTE:
+                    self._tell(protocol.NOTE, stream, result=frame.json().get("result"))
+                else:
+                    self._tell_end(context, stream, done=frame.kind == protocol.EOF)
+                    context.be_silent()
+        except protocol.ProtocolError:
+            context.signal(signal.SIGKILL)
+
+    # files
+
+    def _files(self, stream: int, request: dict[str, Any]) -> None:
+        try:
+            for frame in files.answer(self._areas, stream, request):
+                self._send(frame)
+        except tree.Refusal as refusal:
+            self._tell(protocol.END, stream, error=refusal.reason)
 
     # collect
 
     def _collect(self, stream: int, request: dict[str, Any]) -> None:
         sender = _Sender(self._send, stream, request)
         if request["paths"] is None:
-            sender.send_area(self._areas["work"], b"", self._staged)
-            sender.send_area(self._areas["artifacts"], b"artifacts/", {})
+            all_of_it = request["all_of_it"]
+            sender.send_area(self._areas["work"], b"", {} if all_of_it else self._staged)
+            sender.send_area(self._areas["artifacts"], b"artifacts/", {} if all_of_it else self._left)
         else:
             for path in request["paths"]:
                 sender.send_file(self._areas["work"], os.fsencode(path), b"")
@@ -231,8 +321,11 @@ class Agent:
     _operations: dict[str, Callable[[Agent, int, dict[str, Any]], None]] = {
         "put": _put,
         "exec": _exec,
+        "context": _context,
+        "cell": _cell,
         "signal": _signal,
         "collect": _collect,
+        **dict.fromkeys(("list", "read", "remove", "move", "mkdir"), _files),
     }
 
 
@@ -242,17 +335,20 @@ class _Sender:
     def __init__(self, send: Callable[[bytes], None], stream: int, caps: dict[str, Any]) -> None:
         self._send = send
         self._stream = stream
+        self._kept = caps["kept"]
         self._files_left = caps["max_files"]
         self._bytes_left = caps["max_bytes"]
         self._max_depth = caps["max_depth"]
 
-    def send_area(self, area: int, prefix: bytes, staged: dict[bytes, tuple[int, int, int]]) -> None:
+    def send_area(self, area: int, prefix: bytes, known: dict[bytes, tuple[int, int, int]]) -> None:
         # Twice the cap: staged files are listed too, and what is left out should be named.
         for entry in tree.listing(area, max_entries=2 * self._files_left + 1000, max_depth=self._max_depth):
             if isinstance(entry, tree.Skip):
                 self._skip(prefix + entry.path, entry.reason)
-            elif staged.get(entry.path) != (entry.inode, entry.size, entry.mtime_ns):
+            elif known.get(entry.path) != (entry.inode, entry.size, entry.mtime_ns):
                 self.send_file(area, entry.path, prefix)
+                if self._kept:
+                    known[entry.path] = (entry.inode, entry.size, entry.mtime_ns)
 
     def send_file(self, area: int, path: bytes, prefix: bytes) -> None:
         if self._files_left <= 0:
@@ -295,6 +391,12 @@ def _wait_for_all() -> None:
             os.waitpid(-1, 0)
     except ChildProcessError:
         pass
+
+
+def _is_readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_full(place: int | str) -> bool:

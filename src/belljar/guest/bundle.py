@@ -12,28 +12,38 @@ from importlib.resources import files
 GUEST = (
     "belljar.guest.protocol",
     "belljar.guest.tree",
+    "belljar.guest.files",
     "belljar.guest.warm",
+    "belljar.guest.cells",
     "belljar.guest.program",
     "belljar.guest.agent",
 )
 
+# Without importlib.abc, which brings megabytes of other modules for every fork to carry.
 _PROGRAM = """\
-import importlib, importlib.abc, importlib.util, json, sys
+import sys
+from importlib.machinery import ModuleSpec
 
-class Bundled(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+class Bundled:
     def find_spec(self, name, path=None, target=None):
         if name in SOURCES:
-            return importlib.util.spec_from_loader(name, self)
+            package = any(other.startswith(name + ".") for other in SOURCES)
+            return ModuleSpec(name, self, is_package=package)
 
-    def is_package(self, name):
-        return any(other.startswith(name + ".") for other in SOURCES)
+    def create_module(self, spec):
+        return None
 
-    def get_source(self, name):
-        return SOURCES[name]
+    def exec_module(self, module):
+        exec(compile(SOURCES[module.__name__], f"<{module.__name__}>", "exec"), vars(module))
 
-SOURCES, SETTINGS = json.loads(%r)
 sys.meta_path.insert(0, Bundled())
-importlib.import_module(sys.argv[1]).main(SETTINGS)
+__import__(sys.argv[1])
+main = sys.modules[sys.argv[1]].main
+# Nothing of us is left for a program to find, nor text for every fork to carry.
+del sys.meta_path[0], SOURCES
+for name in [name for name in sys.modules if name.split(".")[0] == "belljar"]:
+    del sys.modules[name]
+main(SETTINGS)
 """
 
 
@@ -46,9 +56,10 @@ def pack(modules: tuple[str, ...], settings: dict[str, object]) -> bytes:
         while package:
             sources.setdefault(package, "")
             package = package.rpartition(".")[0]
-    return (_PROGRAM % json.dumps([sources, settings])).encode()
+    return json.dumps([_PROGRAM, sources, settings]).encode()
 
 
 def command(python: str, fd: int, module: str, *options: str) -> list[str]:
     """Run a packed program that stands on a descriptor."""
-    return [python, *options, "-c", f"exec(open({fd}, closefd=False).read())", module]
+    start = f"import json; PROGRAM, SOURCES, SETTINGS = json.load(open({fd}, closefd=False)); exec(PROGRAM)"
+    return [python, *options, "-c", start, module]

@@ -13,9 +13,10 @@ import gc
 import json
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from belljar.guest import warm
+from belljar.guest import cells, protocol, warm
 
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
@@ -71,12 +72,23 @@ class Program:
     fork costs is over when `start` tells it.
     """
 
-    def __init__(self, proc_fd: int) -> None:
+    def __init__(self, proc_fd: int, oom_fd: int | None, *, control: bool = False) -> None:
+        """`oom_fd`: of `open_oom_score`. `control`: with a way to hand it more code and to hear what became of that."""
+        self._proc_fd = proc_fd
+        self.kept = False
+        """It belongs to a session: what it leaves running when it ends goes on."""
+        self.results_fd = self._cells_fd = -1
+        inherited: tuple[int, ...] = ()
+        if control:
+            cells_read, self._cells_fd = os.pipe()
+            self.results_fd, results_write = os.pipe()
+            self._decoder = protocol.Decoder()
+            inherited = (cells_read, results_write)
         stdin_read, self.stdin_fd = os.pipe()
         stdout_read, stdout_write = os.pipe()
         stderr_read, stderr_write = os.pipe()
         orders_read, self._orders_fd = os.pipe()
-        self.stream = -1
+        self.stream = self.speaks_on = -1
         self.stdin_pending = bytearray()
         self.stdin_ended = False
         self.stdout = Sink(stdout_read)
@@ -90,14 +102,15 @@ class Program:
         os.set_blocking(self.stdin_fd, False)
         # The child's own collections then leave our objects, and so the pages it shares with us, alone.
         gc.freeze()
-        self.pid = os.fork()
+        self.pid = _fork_first_victim(oom_fd)
         if self.pid == 0:
-            _enter((stdin_read, stdout_write, stderr_write), orders_read, proc_fd)
-        for fd in (stdin_read, stdout_write, stderr_write, orders_read):
+            _enter((stdin_read, stdout_write, stderr_write), orders_read, inherited)
+        for fd in (stdin_read, stdout_write, stderr_write, orders_read, *inherited):
             os.close(fd)
 
     def start(self, stream: int, spec: dict[str, Any]) -> None:
-        self.stream = stream
+        self.stream = self.speaks_on = stream
+        self.kept = spec.get("kept", False)
         self.stdout.cap = spec["stdout_cap"]
         self.stderr.cap = spec["stderr_cap"]
         orders = memoryview(json.dumps(spec).encode())
@@ -129,8 +142,86 @@ class Program:
             os.close(self.stdin_fd)
             self.stdin_fd = -1
 
+    def speak_on(self, stream: int, stdout_cap: int, stderr_cap: int) -> None:
+        """From now on its output belongs to this stream, counted anew."""
+        self.speaks_on = stream
+        for sink, cap in ((self.stdout, stdout_cap), (self.stderr, stderr_cap)):
+            sink.total, sink.cap = 0, cap
 
-def _enter(stdio: tuple[int, int, int], orders_fd: int, proc_fd: int) -> NoReturn:
+    def be_silent(self) -> None:
+        """What it writes from now on is nobody's."""
+        self.speak_on(self.stream, 0, 0)
+
+    def hand_over(self, frame: bytes) -> None:
+        view = memoryview(frame)
+        try:
+            while view:
+                view = view[os.write(self._cells_fd, view) :]
+        except BrokenPipeError:
+            pass  # it is dead; the reaper says how
+
+    def results(self) -> Iterator[protocol.Frame]:
+        """What it says of the code it was handed. ProtocolError when that makes no sense."""
+        return self._decoder.feed(os.read(self.results_fd, 1 << 18))
+
+    def close_control(self) -> None:
+        for fd in (self._cells_fd, self.results_fd):
+            os.close(fd)
+
+    def signal(self, number: int, *, alone: bool = False) -> None:
+        """To it and to what it started, but for what has made a session of its own."""
+        pids = [self.pid] if alone else [self.pid, *_members(self._proc_fd, self.pid)]
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+
+def _members(proc_fd: int, session: int) -> Iterator[int]:
+    """Processes whose session a program leads; setsid(2)."""
+    for name in os.listdir(proc_fd):
+        if name.isdigit():
+            try:
+                fd = os.open(f"{name}/stat", os.O_RDONLY, dir_fd=proc_fd)
+            except OSError:
+                continue  # it has just ended
+            try:
+                if int(os.read(fd, 4096).rpartition(b")")[2].split()[3]) == session:
+                    yield int(name)
+            except OSError:
+                pass
+            finally:
+                os.close(fd)
+
+
+def open_oom_score(proc_fd: int) -> int | None:
+    """The guest's own oom_score_adj, to be written before every fork. Only while the guest is dumpable."""
+    try:
+        return os.open("self/oom_score_adj", os.O_RDWR, dir_fd=proc_fd)
+    except OSError:
+        return None  # the guest may then die before its programs, which is seen as OOM too
+
+
+def _fork_first_victim(oom_fd: int | None) -> int:
+    """os.fork() of a child that the kernel ends before the guest when memory runs out.
+
+    The score is inherited, so the child never holds a /proc that can be written by, and cannot take it back.
+    """
+    if oom_fd is None:
+        return os.fork()
+    score = os.pread(oom_fd, 16, 0)
+    os.write(oom_fd, b"900")
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid != 0:
+            os.write(oom_fd, score)
+    return pid
+
+
+def _enter(stdio: tuple[int, int, int], orders_fd: int, inherited: tuple[int, ...]) -> NoReturn:
     """In the forked child: leave everything of the guest behind, wait to be told what to run, run it."""
     spec: dict[str, Any] = {}
     try:
@@ -138,21 +229,16 @@ def _enter(stdio: tuple[int, int, int], orders_fd: int, proc_fd: int) -> NoRetur
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number, fd in enumerate((*stdio, proc_fd, orders_fd)):
-            os.dup2(fd, number)  # a pipe made just now is above 4, so none is overwritten
-        os.closerange(5, 1 << 30)
+        for number, fd in enumerate((*stdio, orders_fd, *inherited)):
+            os.dup2(fd, number)  # a pipe made just now is above 5, so none is overwritten
+        os.closerange(4 + len(inherited), 1 << 30)
         # The guest is undumpable; a program may look at itself, now that nothing of the guest's is open.
         _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-        _offer_to_oom_killer(3)
-        os.close(3)
         os.umask(0o022)
         warm.prepare()
-        spec = json.loads(_read_all(4))
-        os.close(4)
-        os.makedirs(spec["cwd"], exist_ok=True)
-        os.chdir(spec["cwd"])
-        os.environ.clear()
-        os.environ.update(spec["env"])
+        spec = json.loads(_read_all(3))
+        os.close(3)
+        _change_to(spec["cwd"])
         _run(spec)
     except OSError as error:
         _fail(spec["argv"][0], error)
@@ -167,21 +253,21 @@ def _read_all(fd: int) -> bytes:
     return bytes(data)
 
 
-def _offer_to_oom_killer(proc_fd: int) -> None:
-    """Make the program the victim before the guest; the program cannot take this back."""
+def _change_to(folder: str) -> None:
     try:
-        fd = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc_fd)
-    except OSError:
-        return  # the guest may then die first, which is seen as OOM too
-    try:
-        os.write(fd, b"900")
-    finally:
-        os.close(fd)
+        os.chdir(folder)
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
 
 
 def _run(spec: dict[str, Any]) -> NoReturn:
     argv = spec["argv"]
     if spec["warm"]:
+        os.environ.clear()
+        os.environ.update(spec["env"])
+        if spec.get("cells"):
+            cells.serve(4, 5)
         warm.run_as_main(argv[0], argv[1:])
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; programs expect them
         signal.signal(number, signal.SIG_DFL)

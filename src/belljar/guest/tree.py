@@ -291,6 +291,27 @@ def remove_tree(dirfd: int, path: str | bytes) -> None:
             os.close(parent)
 
 
+def move(dirfd: int, path: str | bytes, to: str | bytes) -> None:
+    """Give what `path` names another name; directories to it are made, a file that had it is replaced."""
+    old, new = _names(path), _names(to)
+    with _refusing(path):
+        source = _descend(dirfd, old[:-1])
+        try:
+            target = _descend(dirfd, new[:-1], make=True)
+            try:
+                os.rename(old[-1], new[-1], src_dir_fd=source, dst_dir_fd=target)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+
+def make_directory(dirfd: int, path: str | bytes) -> None:
+    """With all above it; one that is there already is fine."""
+    with _refusing(path):
+        os.close(_descend(dirfd, _names(path), make=True))
+
+
 def _open_by_openat2(dirfd: int, names: list[bytes], flags: int) -> int:
     how = struct.pack("QQQ", flags | _CAREFUL, 0, _RESOLVE)
     for _ in range(_TRIES):

@@ -2,7 +2,8 @@
 
 Called in a forked child of the guest. What a program can see differs from a new interpreter only
 in what a fork shares: the hash seed, the address layout, modules that are already imported (they
-still have to be imported to be named) and `/proc/self/cmdline`. Standard library only.
+still have to be imported to be named) and `/proc/self/cmdline`. `docs/compatibility.md` lists it for
+those who write programs. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import io
 import os
 import signal
 import sys
-import threading
 import time
 import types
 import weakref
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
+from itertools import takewhile
 from typing import Any, NoReturn
 
 _FILE_INPUT = 257  # Py_file_input
@@ -42,11 +43,7 @@ _python.PyRun_FileExFlags.restype = ctypes.py_object
 
 
 def prepare() -> None:
-    """What can be done before the script is known: forget us, open the standard streams."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "belljar"]:
-        del sys.modules[name]
-    # The finder of our bundle is of the `__main__` that a script is about to replace.
-    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "__main__"]
+    """What can be done before the script is known; `bundle` has already removed all traces of us."""
     _open_standard_streams()
     if "numpy.random" in sys.modules:  # the standard library's generator reseeds itself after a fork
         sys.modules["numpy.random"].seed()
@@ -59,13 +56,13 @@ def run_as_main(script: str, arguments: Sequence[str]) -> NoReturn:
     sys.argv = [script, *arguments]
     sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, os.path.dirname(script))
-    imported_before = frozenset(sys.modules)
+    last_before = next(reversed(sys.modules))
     sys.modules["__main__"] = _fresh_main(script)
     error = _execute(script)
     status = 0 if error is None else _report(error)
     interrupted = isinstance(error, KeyboardInterrupt)
     del error
-    status = _finish(status, imported_before)
+    status = _finish(status, last_before)
     if interrupted:  # a shell must see that the program died of SIGINT
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -167,23 +164,31 @@ def _print_to_stderr(text: str) -> None:
         pass  # closed or replaced by the program
 
 
-def _finish(status: int, imported_before: frozenset[str]) -> int:
+def _finish(status: int, last_before: str) -> int:
     """What the interpreter does at its end: join threads, atexit, flush, drop what the program made."""
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading = sys.modules.get("threading")  # not ours: it would do work in every fork
+    if threading is not None:
+        threading._shutdown()
     atexit._run_exitfuncs()
     flushed = _flush()
-    if threading.active_count() == 1:  # a daemon thread would see its globals vanish
-        _drop_modules(imported_before)
+    if threading is None or threading.active_count() == 1:  # a daemon thread would see its globals vanish
+        _drop_modules(_imported_since(last_before))
         flushed = flushed and _flush()
     return status if flushed else 120
 
 
-def _drop_modules(imported_before: frozenset[str]) -> None:
+def _imported_since(last_before: str) -> list[str]:
+    """What the program imported. Sought from the end: to look at a name is to copy the page it is on."""
+    if last_before not in sys.modules:
+        return []
+    return list(takewhile(lambda name: name != last_before, reversed(sys.modules)))[::-1]
+
+
+def _drop_modules(imported: list[str]) -> None:
     """In the interpreter's order, so that `__del__` runs and sees what it would see: first nobody knows the
     modules any more, then what only they held is collected, and only what is left loses its names."""
-    names = ["__main__", *(name for name in sys.modules if name not in imported_before)]
     left = []
-    for name in names:
+    for name in ["__main__", *imported]:
         module = sys.modules.pop(name, None)
         if isinstance(module, types.ModuleType):
             left.append(weakref.ref(module))

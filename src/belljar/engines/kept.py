@@ -1,0 +1,290 @@
+"""A jar that several programs of one project use: what a session is made of.
+
+    KeptJar   the jar, its files, its contexts
+    Seat      one run's view of it, with the contract of any jar: when the run is over it gets up,
+              and what it left (files, background processes, variables) stays
+
+A run's clocks end the run, not the jar: signals go to the program and what it started. Only a guest that does
+not answer any more takes the jar with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from belljar.engines.base import WORK, Area, Collected, Command
+from belljar.engines.following import PATIENCE_S, Following
+from belljar.engines.link import MAX_DEPTH, GuestJar, Link, collect, put
+from belljar.engines.watch import Push
+from belljar.errors import BadRequest, Conflict, EngineUnavailable, LimitExceeded, NotFound, PathNotAllowed
+from belljar.guest import protocol, tree
+from belljar.models import Event, Grant, InputFile
+
+__all__ = ["FileEntry", "KeptJar", "Seat"]
+
+MAX_CONTEXTS = 16
+MAX_CELL = 1 << 20
+MAX_LISTED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    path: str
+    """Relative to what was listed."""
+    kind: str
+    """`regular`, `directory`, or why it is neither (`symlink`, `not_regular`)."""
+    size: int = 0
+    mtime_ns: int = 0
+    mode: int = 0
+
+
+class KeptJar:
+    def __init__(self, jar: GuestJar) -> None:
+        self._jar = jar
+        self._contexts: dict[str, _Context] = {}
+
+    @property
+    def alive(self) -> bool:
+        return self._jar.alive
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        return tuple(self._contexts)
+
+    @property
+    def jar(self) -> GuestJar:
+        return self._jar
+
+    def seat(self, grant: Grant, env: Mapping[str, str] | None = None, cwd: str = WORK) -> Seat:
+        """`env` and `cwd`: what a program has if it asks for nothing else."""
+        return Seat(self, grant, env or {}, cwd)
+
+    async def destroy(self) -> None:
+        await self._jar.destroy()
+
+    async def signal_all(self, number: int) -> None:
+        """Every process in it but the guest; with SIGSTOP and SIGCONT it pauses and goes on."""
+        await self._ask("signal", signal=number)
+
+    # Contexts
+
+    async def context(self, name: str, env: Mapping[str, str], cwd: str) -> _Context:
+        """The one of that name, begun where there is none."""
+        if name not in self._contexts:
+            if len(self._contexts) >= MAX_CONTEXTS:
+                raise LimitExceeded(f"a session has at most {MAX_CONTEXTS} contexts", field="context")
+            command = Command(argv=("context",), warm=True, env={"MPLBACKEND": "Agg", **env}, cwd=cwd)
+            order = self._jar.order(command, self._jar.grant.limits)
+            stream = self._jar.link.open("context", **order, kept=True, cells=True)
+            self._contexts[name] = _Context(stream)
+            self._jar.link.notice(stream, lambda frame: self._hear_context(name, frame))
+        return self._contexts[name]
+
+    async def close_context(self, name: str) -> None:
+        if name not in self._contexts:
+            raise NotFound(f"there is no context {name}", field="context")
+        await self._ask("signal", signal=int(signal.SIGKILL), program=self._contexts[name].stream)
+
+    def _hear_context(self, name: str, frame: protocol.Frame) -> None:
+        if frame.kind == protocol.END:
+            context = self._contexts.pop(name)
+            self._jar.link.forget(context.stream)
+
+    # Files
+
+    async def put(self, area: Area, files: Sequence[InputFile]) -> None:
+        await put(self._jar.link, area, files, self._jar.grant.limits)
+
+    async def listing(self, area: Area, path: str = "", *, depth: int = 1) -> list[FileEntry]:
+        frames = await self._ask(
+            "list", area=area, path=path, max_entries=MAX_LISTED, max_depth=min(depth, MAX_DEPTH)
+        )
+        found: list[FileEntry] = []
+        for frame in frames:
+            for entry in frame.json().get("entries", ()):
+                found.append(_entry(entry))
+        return sorted(found, key=lambda entry: entry.path)
+
+    async def read(self, area: Area, path: str, *, offset: int = 0, length: int) -> tuple[bytes, int]:
+        """At most `length` bytes from `offset` on, and how large the whole file is."""
+        frames = await self._ask("read", area=area, path=path, offset=offset, length=length)
+        content = b"".join(frame.payload for frame in frames if frame.kind == protocol.DATA)
+        size = frames[-1].json().get("size")
+        if not isinstance(size, int) or len(content) > length:
+            raise self._broken("a file that is larger than was asked for")
+        return content, size
+
+    async def remove(self, area: Area, path: str) -> None:
+        await self._ask("remove", area=area, path=path)
+
+    async def move(self, area: Area, path: str, to: str) -> None:
+        await self._ask("move", area=area, path=path, to=to)
+
+    async def make_directory(self, area: Area, path: str) -> None:
+        await self._ask("mkdir", area=area, path=path)
+
+    async def everything(self) -> Collected:
+        """All files of `work` and `artifacts`, within the size of the workspace."""
+        limits = self._jar.grant.limits
+        whole = replace(limits, artifact_mb=limits.workspace_mb, artifact_files=limits.workspace_files)
+        return await collect(self._jar.link, None, whole, all_of_it=True)
+
+    async def _ask(self, op: str, **fields: Any) -> list[protocol.Frame]:
+        """All frames of the answer; a refusal becomes the error it is."""
+        link = self._jar.link
+        stream = link.open(op, **fields)
+        frames: list[protocol.Frame] = []
+        try:
+            async with asyncio.timeout(4 * PATIENCE_S):
+                while not frames or frames[-1].kind != protocol.END:
+                    frames.append(await link.next(stream))
+            refused = frames[-1].json().get("error")
+        except (TimeoutError, protocol.ProtocolError) as error:
+            raise self._broken(repr(error)) from error
+        if refused:
+            raise _refusal(str(refused), str(fields.get("path", "")))
+        return frames
+
+    def _broken(self, how: str) -> EngineUnavailable:
+        self._jar.link.fail(f"the guest broke the rules: {how}")
+        return EngineUnavailable(f"the jar was lost: {self._jar.link.lost}")
+
+
+@dataclass(eq=False)
+class _Context:
+    stream: int
+    cells: int = 0
+    busy: bool = False
+
+
+class Seat:
+    """The contract of `Jar`, for one run in a jar that stays."""
+
+    def __init__(self, kept: KeptJar, grant: Grant, env: Mapping[str, str], cwd: str) -> None:
+        self._kept = kept
+        self._jar = kept.jar
+        self._env = env
+        self._cwd = cwd
+        self._following: Following | None = None
+        self.grant = grant
+        self.held_by = self._jar.held_by
+        self.counters = self._jar.counters
+        self.posture = self._jar.posture
+
+    @property
+    def link(self) -> Link:
+        return self._jar.link
+
+    @property
+    def alive(self) -> bool:
+        return self._jar.alive
+
+    def assign(self, grant: Grant) -> None:
+        self.grant = grant
+
+    async def put(self, area: Area, files: Sequence[InputFile]) -> None:
+        await put(self.link, area, files, self.grant.limits)
+
+    async def exec(self, command: Command) -> AsyncIterator[Event]:
+        if not self.alive:
+            raise EngineUnavailable("the session's jar is gone")
+        cwd = self._cwd if command.cwd == WORK else command.cwd
+        command = replace(command, env={**self._env, **command.env}, cwd=cwd)
+        if command.context is not None:
+            context = await self._kept.context(command.context, command.env, command.cwd)
+            if context.busy:
+                raise Conflict(f"context {command.context} is busy with another run", field="context")
+            context.busy = True
+            context.cells += 1
+            try:
+                async for event in self._follow(self._hand_over(context, command), context.stream, command):
+                    yield event
+            finally:
+                context.busy = False
+        else:
+            order = self._jar.order(command, self.grant.limits)
+            stream = self.link.open("exec", command.stdin, **order, kept=True)
+            async for event in self._follow(stream, stream, command):
+                yield event
+
+    def _hand_over(self, context: _Context, command: Command) -> int:
+        if len(command.cell.encode()) > MAX_CELL:
+            raise LimitExceeded(f"a cell has at most {MAX_CELL >> 10} KB of code", field="code")
+        limits = self.grant.limits
+        return self.link.open(
+            "cell",
+            context=context.stream,
+            code=command.cell,
+            name=f"<cell {context.cells}>",
+            stdout_cap=limits.stdout_kb << 10,
+            stderr_cap=limits.stderr_kb << 10,
+        )
+
+    async def _follow(self, stream: int, program: int, command: Command) -> AsyncIterator[Event]:
+        """`program`: whom to signal. A context is interrupted first, and lives on if it heeds."""
+        gentle = signal.SIGINT if command.context is not None else signal.SIGTERM
+
+        def push(how: Push) -> None:
+            if how is Push.DESTROY:
+                self.link.fail("the guest does not answer")
+            elif how is Push.TERMINATE:
+                self.link.open(
+                    "signal", signal=int(gentle), program=program, alone=command.context is not None
+                )
+            else:
+                self.link.open("signal", signal=int(signal.SIGKILL), program=program)
+
+        following = self._following = Following(self, stream, command.stdin, push)
+        events = following.events()
+        try:
+            async for event in events:
+                yield event
+        finally:
+            self._following = None
+            if not following.ended:
+                await _end(self.link, program, stream)
+
+    def cancel(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def collect(self, paths: Sequence[str] | None) -> Collected:
+        """What was made or changed since the session was last asked."""
+        return await collect(self.link, paths, self.grant.limits, kept=True)
+
+    async def destroy(self) -> None:
+        """The run is over; the jar stays."""
+
+
+async def _end(link: Link, program: int, stream: int) -> None:
+    """Nobody listens any more: the program is dead before its caller goes on."""
+    link.open("signal", signal=int(signal.SIGKILL), program=program)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await link.next(stream)).kind != protocol.END:
+                pass
+    except TimeoutError:
+        link.fail("the guest does not answer")
+    except EngineUnavailable:
+        pass
+
+
+def _entry(entry: object) -> FileEntry:
+    if not isinstance(entry, dict):
+        raise EngineUnavailable("the guest sent a listing that is none")
+    numbers = {name: entry[name] for name in ("size", "mtime_ns", "mode") if isinstance(entry.get(name), int)}
+    return FileEntry(str(entry.get("path", "")), str(entry.get("kind", "")), **numbers)
+
+
+def _refusal(reason: str, path: str) -> Exception:
+    if reason == tree.MISSING:
+        return NotFound(f"{path or WORK}: there is no such file", field="path")
+    if reason == tree.TOO_LARGE:
+        return LimitExceeded(f"{path}: it does not fit", field="path")
+    if reason in (tree.SYMLINK, tree.OUTSIDE):
+        return PathNotAllowed(f"{path}: leads elsewhere ({reason})", reason=reason, field="path")
+    return BadRequest(f"{path}: cannot be done ({reason})", field="path")
