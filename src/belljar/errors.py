@@ -13,9 +13,11 @@ Codes cross the wire, classes do not; the code decides the HTTP status and the e
       Refused                       REFUSED              it makes sense, but is not allowed
         PolicyEscalation            POLICY_ESCALATION    asks for more than a layer grants
         ToolNotAllowed              TOOL_NOT_ALLOWED     the role may not use the tool
+        ToolUnavailable             TOOL_UNAVAILABLE     policy knows the tool, this version has it not
         CommandNotAllowed           COMMAND_NOT_ALLOWED  a shell command is not on the list
         ImageNotAllowed             IMAGE_NOT_ALLOWED    the image is not on the allow-list
         ApprovalNeeded              APPROVAL_NEEDED      its risk needs a person's yes
+        ApprovalDenied              APPROVAL_DENIED      a person said no, or nobody said yes in time
       NotFound                      NOT_FOUND            absent, or not yours
       Conflict                      CONFLICT             the id belongs to another request
       Unauthorized                  UNAUTHORIZED         no token, or one that is not known
@@ -34,6 +36,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "ApprovalDenied",
     "ApprovalNeeded",
     "BadConfig",
     "BadPolicy",
@@ -55,6 +58,7 @@ __all__ = [
     "ShuttingDown",
     "StoreUnavailable",
     "ToolNotAllowed",
+    "ToolUnavailable",
     "Unauthorized",
     "Unavailable",
     "UnsupportedLanguage",
@@ -122,6 +126,10 @@ class ToolNotAllowed(Refused):
     code = "TOOL_NOT_ALLOWED"
 
 
+class ToolUnavailable(Refused):
+    code = "TOOL_UNAVAILABLE"
+
+
 class CommandNotAllowed(Refused):
     code = "COMMAND_NOT_ALLOWED"
 
@@ -132,6 +140,10 @@ class ImageNotAllowed(Refused):
 
 class ApprovalNeeded(Refused):
     code = "APPROVAL_NEEDED"
+
+
+class ApprovalDenied(Refused):
+    code = "APPROVAL_DENIED"
 
 
 class NotFound(BelljarError):

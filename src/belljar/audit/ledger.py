@@ -42,7 +42,7 @@ class Ledger:
     # Writes
 
     def accept(self, record: ExecRecord) -> Operation[ExecRecord]:
-        if record.status not in (Status.QUEUED, Status.REFUSED):
+        if record.status not in (Status.QUEUED, Status.PENDING, Status.REFUSED):
             raise BadRequest(f"a record cannot begin as {record.status}", field="status")
         record = replace(record, receipt_hash=None)
         return partial(self._accept, record, self._codec.encode(record))
@@ -66,6 +66,13 @@ class Ledger:
             raise Conflict(message, field="request_id")
         return known
 
+    def release(self, record: ExecRecord) -> Operation[None]:
+        return partial(self._release, record.exec_id, self._codec.value(_APPROVAL, record.approval))
+
+    def _release(self, exec_id: str, approval: Any) -> Steps[None]:
+        if not (yield Statement(_RELEASE, (text(exec_id), approval))):
+            raise _no_such_move((yield from self._existing(exec_id)), Status.QUEUED)
+
     def start(self, exec_id: str, started_at: datetime, engine: str) -> Operation[None]:
         values = [self._codec.value(_STARTED_AT, started_at), self._codec.value(_ENGINE, engine)]
         return partial(self._start, exec_id, values)
@@ -79,29 +86,30 @@ class Ledger:
             raise _no_such_move(record, Status.RUNNING)
 
     def finish(self, record: ExecRecord) -> Operation[ExecRecord]:
-        outcome = self._codec.encode(replace(record, status=Status.FINISHED, receipt_hash=None), OUTCOME)
-        return partial(self._finish, record.exec_id, outcome)
+        status = Status.REFUSED if record.status is Status.REFUSED else Status.FINISHED
+        outcome = self._codec.encode(replace(record, status=status, receipt_hash=None), OUTCOME)
+        return partial(self._finish, record.exec_id, status, outcome)
 
-    def _finish(self, exec_id: str, outcome: list[Any]) -> Steps[ExecRecord]:
+    def _finish(self, exec_id: str, status: Status, outcome: list[Any]) -> Steps[ExecRecord]:
         found = yield Statement(f"{_SELECT} WHERE exec_id = $1 {self._dialect.lock_row}", (text(exec_id),))
         if not found:
             raise _unknown(exec_id)
         row = dict(zip(NAMES, found[0], strict=True))
-        if row["status"] not in _BEFORE_FINISHED:
+        if row["status"] not in _before(status):
             stored = self._codec.decode(found[0])
-            if stored.status is Status.FINISHED:
+            if stored.status is status:
                 return stored
-            raise _no_such_move(stored, Status.FINISHED)
+            raise _no_such_move(stored, status)
         for column, value in zip(OUTCOME, outcome, strict=True):
-            # What `start` wrote stays, if the outcome does not say it.
-            if value or column.name not in _STARTED:
+            # What `release` and `start` wrote stays, if the outcome does not say it.
+            if value not in (None, "", "{}") or column.name not in _STARTED:
                 row[column.name] = value
         # From the row, not from what was handed in: it has to come out the same when it is verified.
         record = self._codec.decode(list(row.values()))
         receipt = yield from self._issue(record)
         row["receipt_hash"] = receipt.hash
         if not (yield Statement(_FINISH, (row["exec_id"], *(row[column.name] for column in OUTCOME)))):
-            raise _no_such_move(record, Status.FINISHED)
+            raise _no_such_move(record, status)
         return replace(record, receipt_hash=receipt.hash)
 
     def _issue(self, record: ExecRecord) -> Steps[Receipt]:
@@ -251,6 +259,9 @@ class LedgerStore(ABC):
     async def accept(self, record: ExecRecord) -> ExecRecord:
         return await self._write(self._ledger.accept(record))
 
+    async def release(self, record: ExecRecord) -> None:
+        await self._write(self._ledger.release(record))
+
     async def start(self, exec_id: str, started_at: datetime, engine: str) -> None:
         await self._write(self._ledger.start(exec_id, started_at, engine))
 
@@ -326,8 +337,9 @@ def _words(statuses: Sequence[Status]) -> str:
 _OPEN = [status for status, targets in NEXT.items() if targets]
 _FINAL = [status for status, targets in NEXT.items() if not targets]
 _BEFORE_FINISHED = _before(Status.FINISHED)
-_STARTED = ("engine", "posture", "started_at")
+_STARTED = ("engine", "posture", "approval", "started_at")
 _STARTED_AT, _ENGINE = (Column("started_at", Kind.TIME), Column("engine", Kind.TEXT))
+_APPROVAL = Column("approval", Kind.MAP)
 _SINCE = Column("since", Kind.TIME)
 
 _CREATE_MIGRATIONS = (
@@ -338,6 +350,10 @@ _INSERT = (
     f"INSERT INTO sandbox_execs ({', '.join(NAMES)}) "
     f"VALUES ({', '.join(f'${n}' for n in range(1, len(NAMES) + 1))}) "
     "ON CONFLICT DO NOTHING RETURNING exec_id"
+)
+_RELEASE = (
+    f"UPDATE sandbox_execs SET status = '{Status.QUEUED}', approval = $2 "
+    f"WHERE exec_id = $1 AND status = '{Status.PENDING}' RETURNING exec_id"
 )
 _START = (
     f"UPDATE sandbox_execs SET status = '{Status.RUNNING}', started_at = $2, engine = $3 "

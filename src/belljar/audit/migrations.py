@@ -103,4 +103,5 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX matters_by_state ON matters (kind, state, created_at, id)",
     ),
+    ("ALTER TABLE sandbox_execs ADD COLUMN approval {json} NOT NULL DEFAULT '{{}}'",),
 )

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 class Status(StrEnum):
     """Where a run is."""
 
-    REFUSED = "refused"  # policy said no; nothing was run
+    REFUSED = "refused"  # policy or a person said no; nothing was run
+    PENDING = "pending_approval"  # accepted, durable, waiting for a person's yes
     QUEUED = "queued"  # accepted, durable, waiting for its turn
     RUNNING = "running"  # a jar is being made or used
     FINISHED = "finished"  # the outcome is final and the jar is gone
@@ -24,6 +25,7 @@ class Status(StrEnum):
 
 NEXT: Mapping[Status, frozenset[Status]] = {
     Status.REFUSED: frozenset(),
+    Status.PENDING: frozenset({Status.QUEUED, Status.REFUSED, Status.FINISHED}),
     Status.QUEUED: frozenset({Status.RUNNING, Status.FINISHED}),
     Status.RUNNING: frozenset({Status.FINISHED}),
     Status.FINISHED: frozenset(),
@@ -75,6 +77,8 @@ class ExecRecord:
     # How it went.
     engine: str = ""
     posture: str = ""
+    approval: Mapping[str, Any] = field(default_factory=dict)
+    """Which approval let it run or stopped it: its id and digest, who decided, when and why."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
     duration_ms: int | None = None
@@ -157,11 +161,19 @@ class AuditStore(Protocol):
     """
 
     async def accept(self, record: ExecRecord) -> ExecRecord:
-        """Write a new record (QUEUED or REFUSED) and return it; the record that has its request_id already,
+        """Write a new record (QUEUED, PENDING or REFUSED) and return it; the record that has its request_id already,
         if that has the same digest.
 
         Raises:
             Conflict: the request_id of that project is another request's.
+        """
+
+    async def release(self, record: ExecRecord) -> None:
+        """PENDING to QUEUED: a person said yes, and the record's `approval` says who.
+
+        Raises:
+            Conflict: it does not wait for a person any more.
+            NotFound: it was never accepted.
         """
 
     async def start(self, exec_id: str, started_at: datetime, engine: str) -> None:
@@ -174,12 +186,12 @@ class AuditStore(Protocol):
 
     async def finish(self, record: ExecRecord) -> ExecRecord:
         """Write the outcome and its receipt; returns the record with `receipt_hash`. Exactly once per run:
-        a record that is FINISHED already is returned as it is.
+        a record that is final already is returned as it is. A PENDING one may also end as REFUSED.
 
         The outcome is `status`, `engine` and all that follows it; what was accepted stays as it was.
 
         Raises:
-            Conflict: it was refused.
+            Conflict: it was refused, and is now said to have run.
             NotFound: it was never accepted.
         """
 
@@ -191,7 +203,7 @@ class AuditStore(Protocol):
         """Newest first."""
 
     async def unfinished(self) -> Sequence[ExecRecord]:
-        """QUEUED and RUNNING ones, of any epoch."""
+        """PENDING, QUEUED and RUNNING ones, of any epoch."""
 
     def receipts(self, after: int = 0) -> AsyncIterator[Receipt]:
         """In order of their number."""
