@@ -10,15 +10,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from belljar.audit.ledger import LedgerStore
 from belljar.audit.receipts import Signer
 from belljar.audit.records import AuditStore
 from belljar.audit.trail import Trail
 from belljar.config import Config
-from belljar.engines.base import Engine
+from belljar.errors import BadRequest
+from belljar.execution.approvals import Approvals
 from belljar.execution.lifecycle import Lifecycle
+from belljar.execution.pending import Pending
+from belljar.execution.pool import Pool
+from belljar.execution.sessions import SessionRules, Sessions
 from belljar.execution.turns import Turns
 from belljar.execution.workspace import Workspace
+from belljar.flows.skills import Skills
 from belljar.metrics import Metrics
+from belljar.processes import start_time
 from belljar.tokens import Tokens
 from belljar.wiring import accepts_weaker_limits, check_enabled, engine_for, policies_of
 
@@ -28,13 +35,15 @@ SHUTDOWN_GRACE_S = 10.0
 @dataclass(frozen=True, slots=True)
 class Service:
     config: Config
-    engine: Engine
+    engine: Pool
     store: AuditStore
     signer: Signer
     workspace: Workspace
     lifecycle: Lifecycle
+    sessions: Sessions
     metrics: Metrics
     tokens: Tokens
+    skills: Skills
 
     @classmethod
     @asynccontextmanager
@@ -42,13 +51,20 @@ class Service:
         """Everything up, and what an earlier process left behind settled. `person`: as in `grant_for`."""
         check_enabled(config)
         config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        skills = Skills(config.skills_dir)
         async with AsyncExitStack() as stack:
             signer = Signer.load_or_create(config.data_dir / "signing.key")
-            store = await _store(config, signer)
+            store = await open_store(config, signer)
             stack.push_async_callback(store.close)
-            engine = await engine_for(config)
-            stack.push_async_callback(engine.close)
             metrics = Metrics()
+            engine = Pool(
+                await engine_for(config),
+                min_idle=min(config.pool_min_idle, config.pool_max_idle),
+                max_idle=config.pool_max_idle,
+            )
+            stack.push_async_callback(engine.close)
+            epoch = _epoch(os.getpid())
+            approvals = Approvals(store, expires_s=config.approval_expires_s)
             lifecycle = Lifecycle(
                 engine=engine,
                 policies=policies_of(config),
@@ -57,18 +73,41 @@ class Service:
                 turns=Turns(at_once=config.max_concurrent_execs, waiting=config.max_queued_execs),
                 metrics=metrics,
                 trail=Trail(config.data_dir / "audit.jsonl"),
+                approvals=approvals,
+                pending=Pending(config.data_dir / "pending"),
+                refresh=skills.refresh,
                 accept_weaker_limits=accepts_weaker_limits(config, person=person),
-                epoch=_epoch(os.getpid()),
+                epoch=epoch,
             )
+            rules = SessionRules(
+                idle_s=config.session_idle_s,
+                max_age_s=config.session_max_age_s,
+                per_project=config.session_per_project,
+            )
+            sessions = Sessions(lifecycle, engine, store, rules, epoch=epoch)
             await lifecycle.recover(_is_alive)
+            await sessions.recover(_is_alive)
+            stack.push_async_callback(sessions.close)
             stack.push_async_callback(lifecycle.close, SHUTDOWN_GRACE_S)
-            sweeping = asyncio.create_task(lifecycle.forget_old(config.keep_days, config.keep_gb))
-            stack.callback(sweeping.cancel)
+            for work in (
+                lifecycle.forget_old(config.keep_days, config.keep_gb),
+                sessions.watch(),
+                approvals.watch(),
+            ):
+                stack.callback(asyncio.create_task(work).cancel)
+            engine.keep(lifecycle.decide(overrides={}).grant)
             tokens = Tokens(config.data_dir, config.token)
-            yield cls(config, engine, store, signer, lifecycle.workspace, lifecycle, metrics, tokens)
+            workspace = lifecycle.workspace
+            yield cls(config, engine, store, signer, workspace, lifecycle, sessions, metrics, tokens, skills)
 
 
-async def _store(config: Config, signer: Signer) -> AuditStore:
+async def open_store(config: Config, signer: Signer | None) -> LedgerStore:
+    """The configured records. Without a signer they have to be there, and can only be read.
+
+    Raises:
+        BadRequest: there are none to read.
+        StoreUnavailable: they cannot be opened.
+    """
     url = config.database_url
     if url is not None and not url.startswith("sqlite:"):
         from belljar.audit.postgres import PostgresStore
@@ -77,16 +116,14 @@ async def _store(config: Config, signer: Signer) -> AuditStore:
     from belljar.audit.sqlite import SqliteStore
 
     path = Path(url.removeprefix("sqlite://")) if url else config.data_dir / "belljar.db"
+    if signer is None and not path.is_file():  # opening it would make one
+        raise BadRequest(f"there are no records at {path}; has a run taken place?", field="data_dir")
     return await SqliteStore.open(path, signer)
 
 
 def _epoch(pid: int) -> str:
-    """Names one process for good: a pid is used again, with its start time it is not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return f"{platform.node()}/{pid}/{stat.rpartition(')')[2].split()[19]}"
+    """Names one process for good, among those of all machines."""
+    return f"{platform.node()}/{pid}/{start_time(pid)}"
 
 
 def _is_alive(epoch: str) -> bool:

@@ -13,7 +13,7 @@ from belljar.errors import (
     PathNotAllowed,
     UnsupportedLanguage,
 )
-from belljar.execution.requests import MAX_ARGUMENT_BYTES, Plan, plan
+from belljar.execution.requests import MAX_ARGUMENT_BYTES, Plan, check_risk, plan
 from belljar.models import Grant, InputFile, Language, Limits, PatternRules, RiskTier, RunRequest, Start
 
 INTERPRETERS = {Language.PYTHON: ("python3",), Language.BASH: ("bash",)}
@@ -145,13 +145,14 @@ def test_a_command_on_the_list_is_planned() -> None:
 def test_what_needs_a_person_is_not_run_without_one() -> None:
     grant = Grant(approve_at=RiskTier.HIGH)
     with pytest.raises(ApprovalNeeded, match="line 2: os.system"):
-        planned(grant, code="import os\nos.system('x')")
-    planned(grant, code="print(1)")
+        check_risk(RunRequest(language=Language.PYTHON, code="import os\nos.system('x')"), grant)
+    check_risk(RunRequest(language=Language.PYTHON, code="print(1)"), grant)
 
 
 def test_a_critical_tool_needs_a_person_whatever_the_code() -> None:
+    grant = Grant(approve_at=RiskTier.CRITICAL, risk=RiskTier.CRITICAL)
     with pytest.raises(ApprovalNeeded):
-        planned(Grant(approve_at=RiskTier.CRITICAL, risk=RiskTier.CRITICAL), code="print(1)")
+        check_risk(RunRequest(language=Language.PYTHON, code="print(1)"), grant)
 
 
 @pytest.mark.parametrize("name", ["PATH", "BASH_ENV", "LD_PRELOAD", "BASH_FUNC_ls%%"])

@@ -12,14 +12,14 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
-from belljar.models import Ended, Event, Output, Started
+from belljar.models import Ended, Event, Output, Shown, Started
 
 
 class RunEvent(NamedTuple):
     number: int
     """From 1, without gaps: what `Last-Event-ID` counts in."""
     kind: str
-    """queued, running, started, stdout, stderr, ended, finished."""
+    """queued, running, started, stdout, stderr, shown, ended, finished."""
     data: Mapping[str, Any]
 
     def line(self) -> bytes:
@@ -46,6 +46,8 @@ class EventLog:
             self.add(event.stream, text=event.data.decode("utf-8", "replace"), data_b64=text)
         elif isinstance(event, Started):
             self.add("started", posture=event.posture)
+        elif isinstance(event, Shown):
+            self.add("shown", forms=event.forms)
         elif isinstance(event, Ended):
             self.add("ended", verdict=event.verdict, exit_code=event.exit_code, signal=event.signal)
 

@@ -1,10 +1,12 @@
 """The life of a run in the service: decided, accepted on disk, queued, run, written down, answered.
 
     submit ─► policy ─► place in the queue ─► accepted row ─► turn ─► jar … ─► folder ─► final row, receipt
+                  └─► accepted row ─► a person's yes ─┘
 
 The order is the promise: no resource exists before its row, nobody gets an answer before the receipt.
-A run belongs to the service, not to the caller who happens to wait for it: a caller that goes away
-changes nothing.
+A run belongs to the service, not to the caller who happens to wait for it: from the accepted row on it is
+a task of its own, and a caller that goes away changes nothing. A process that is killed leaves rows that
+are not final; the next one finds them, removes what was written for them, and calls them lost.
 """
 
 from __future__ import annotations
@@ -12,110 +14,56 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from belljar.audit.records import AuditStore, ExecRecord, Status
 from belljar.audit.trail import Trail
 from belljar.engines.base import Engine, Jar
 from belljar.errors import (
+    ApprovalDenied,
+    BadRequest,
     BelljarError,
+    Conflict,
     EngineUnavailable,
     NotFound,
+    QueueFull,
     Refused,
     ShuttingDown,
     StoreUnavailable,
 )
-from belljar.execution import runs
-from belljar.execution.events import EventLog, RunEvent
-from belljar.execution.requests import SCRIPTS, plan, risk_of
+from belljar.execution import recording, runs
+from belljar.execution.approvals import Approval, Approvals, ApprovalState, digest_of
+from belljar.execution.events import RunEvent
+from belljar.execution.live import LiveRun, Outcome
+from belljar.execution.pending import Pending
+from belljar.execution.requests import plan, risk_of, tier_to_approve
 from belljar.execution.retention import sweep
-from belljar.execution.submissions import Submission, digests, sha256
+from belljar.execution.submissions import Submission
 from belljar.execution.turns import Place, Turns
-from belljar.execution.workspace import Workspace, check_project_id, manifest
+from belljar.execution.workspace import Workspace, check_project_id
 from belljar.metrics import Metrics
-from belljar.models import Grant, RunResult, Verdict
+from belljar.models import RiskTier, RunRequest, RunResult, Verdict
 from belljar.policy.decisions import Decision, PolicySet, decide
+from belljar.policy.layers import Layer
+
+__all__ = ["Lifecycle"]
 
 logger = logging.getLogger(__name__)
 
 SWEEP_S = 3600.0
 RETRY_S = 0.2
 """First pause before the store is tried again with an outcome."""
+MAX_RETRY_S = 5.0
+LAST_WORDS_S = 5.0
+"""At the end of the service, for outcomes to be written once the programs are dead."""
+READ_AT_ONCE_CHARS = 4096
+"""A longer program is read in a thread, so that others have their turn meanwhile."""
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a caller gets when a run is over. `result` is None when only the record is left of it."""
-
-    record: ExecRecord
-    result: RunResult | None
-
-
-class LiveRun:
-    """One run that this process has taken."""
-
-    def __init__(self, record: ExecRecord, submission: Submission, grant: Grant) -> None:
-        self.record = record
-        self.submission = submission
-        self.grant = grant
-        self.log = EventLog()
-        self._done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[None] | None = None
-        self.place: Place | None = None
-        self.result: RunResult | None = None
-        self.cancelled = False
-        self._jar: Jar | None = None
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self._jar is not None:
-            self._jar.cancel()
-        elif self.place is not None:
-            self.place.forgo()
-
-    def has_jar(self, jar: Jar) -> None:
-        self._jar = jar
-
-    async def outcome(self) -> Outcome:
-        """However often it is awaited and cancelled, the run goes on.
-
-        Raises:
-            StoreUnavailable: it is over, but could not be written down yet.
-        """
-        return await asyncio.shield(self._done)
-
-    def finish(self, outcome: Outcome) -> None:
-        self.log.add("finished", **finished(outcome.record))
-        self.log.close()
-        if not self._done.done():
-            self._done.set_result(outcome)
-
-    def fail(self, error: BelljarError) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)
-            self._done.exception()  # seen: perhaps nobody waits
-
-
-def finished(record: ExecRecord) -> dict[str, Any]:
-    """What the last event of a run says."""
-    return {
-        "exec_id": record.exec_id,
-        "verdict": record.verdict,
-        "exit_code": record.exit_code,
-        "signal": record.signal,
-        "receipt": record.receipt_hash,
-    }
-
-
-def _as_data(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_as_data(one) for one in value]
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Lifecycle:
@@ -129,6 +77,9 @@ class Lifecycle:
         turns: Turns,
         metrics: Metrics,
         trail: Trail,
+        approvals: Approvals,
+        pending: Pending,
+        refresh: Callable[[Submission], Submission],
         accept_weaker_limits: bool,
         epoch: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -139,49 +90,31 @@ class Lifecycle:
         self.workspace = workspace
         self.turns = turns
         self.metrics = metrics
+        self.approvals = approvals
+        self.pending = pending
+        self._refresh = refresh
+        """A submission as its skill would make it now."""
         self._trail = trail
         self._accept_weaker_limits = accept_weaker_limits
-        self._epoch = epoch
+        self.epoch = epoch
         self._now = now
         self._live: dict[str, LiveRun] = {}
         self._closing = False
+        self._gave_up = False
 
-    async def submit(self, submission: Submission) -> LiveRun | Outcome:
-        """Take a run, or find the one that this request already is.
+    async def submit(self, submission: Submission, session: Engine | None = None) -> LiveRun | Outcome:
+        """Take a run, or find the one that this request already is. In a session, that makes its jar.
 
         Raises:
             BadRequest, Refused: it cannot or may not be run; written down as refused.
             Conflict: the request_id is another request's.
             QueueFull, Unavailable: not now.
         """
-        if self._closing:
-            raise ShuttingDown("the service is about to end; nothing new is taken")
-        check_project_id(submission.project_id)
-        record = self._record(submission)
-        if submission.request_id is not None:
-            known = await self.store.find_request(submission.project_id, submission.request_id)
-            if known is not None:
-                return self._known(await self.store.accept(replace(record, exec_id=known.exec_id)))
         try:
-            decision, submission = await self._admit(submission)
+            return await self._take(submission, session or self.engine)
         except BelljarError as error:
-            await self._refuse(record, error)
+            self.metrics.refused(error.code)
             raise
-        place = self.turns.take_place(submission.project_id)
-        try:
-            accepted = await self.store.accept(self._granted(record, decision, submission))
-        except BaseException:
-            place.leave()
-            raise
-        if accepted.exec_id != record.exec_id:
-            place.leave()
-            return self._known(accepted)
-        live = LiveRun(accepted, submission, decision.grant)
-        live.place = place
-        live.log.add("queued", exec_id=accepted.exec_id, waiting=self.turns.waiting)
-        self._live[accepted.exec_id] = live
-        live.task = asyncio.create_task(self._live_through(live), name=accepted.exec_id)
-        return live
 
     def live(self, exec_id: str) -> LiveRun | None:
         return self._live.get(exec_id)
@@ -201,7 +134,7 @@ class Lifecycle:
             lambda: list(self.workspace.events(record.project_id, record.exec_id))
         )
         stored = [RunEvent.from_line(line) for line in lines]
-        last = RunEvent(len(stored) + 1, "finished", finished(record))
+        last = RunEvent(len(stored) + 1, "finished", recording.last_event(record))
         for event in (*stored, last):
             if event.number > after:
                 yield event
@@ -217,78 +150,123 @@ class Lifecycle:
         lost = [record for record in await self.store.unfinished() if not is_alive(record.epoch)]
         why = EngineUnavailable("the service ended while the run was in flight")
         for record in lost:
-            await self.store.finish(self._ended(record, Verdict.LOST, why))
+            if record.status is Status.PENDING and await self._go_on_waiting(record):
+                continue
+            # First: as long as the row is not final, the next start would try again.
+            await asyncio.to_thread(self.workspace.remove, record.project_id, record.exec_id)
+            self._tell(await self.store.finish(recording.ended(record, Verdict.LOST, self._now(), why)))
         return len(lost)
 
     async def forget_old(self, keep_days: float, keep_gb: float) -> None:
         """Every hour, from the start on: what runs left goes by age and size. Until it is cancelled."""
         while True:
-            removed = await asyncio.to_thread(
-                sweep,
-                self.workspace.root / "projects",
-                live=self.live_ids,
-                now=self._now().timestamp(),
-                keep_days=keep_days,
-                keep_gb=keep_gb,
-            )
-            if removed:
-                logger.info("removed what %d old runs had left", len(removed))
+            try:
+                removed = await asyncio.to_thread(
+                    sweep,
+                    self.workspace.root / "projects",
+                    live=self.live_ids,
+                    now=self._now().timestamp(),
+                    keep_days=keep_days,
+                    keep_gb=keep_gb,
+                )
+                if removed:
+                    logger.info("removed what %d old runs had left", len(removed))
+            except OSError as error:
+                logger.warning("what old runs have left cannot be removed now: %s", error)
             await asyncio.sleep(SWEEP_S)
 
     async def close(self, grace_s: float) -> None:
-        """Take nothing new, let what runs finish for a while, then cancel it; everything is written down."""
+        """Take nothing new, let what runs finish for a while, then end it; all of it is written down.
+
+        Takes bounded time: what the store does not take by then is left to the next start, as lost.
+        """
         self._closing = True
-        tasks = [live.task for live in self._live.values() if live.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace_s)
+        for live in self._live.values():
+            if live.waiting is not None and live.task is not None:
+                live.task.cancel()  # it goes on waiting when the service is back
+        await self._settled(grace_s)
         for live in list(self._live.values()):
             live.cancel()
-        pending = [
-            live.task for live in self._live.values() if live.task is not None and not live.task.done()
-        ]
-        if pending:
-            await asyncio.wait(pending)
+        longest = max((live.grant.limits.grace_s for live in self._live.values()), default=0.0)
+        await self._settled(longest + LAST_WORDS_S)
+        self._gave_up = True
+        for live in self._live.values():
+            if live.task is not None:
+                live.task.cancel()
+        await self._settled(LAST_WORDS_S)
+
+    async def _settled(self, patience_s: float) -> None:
+        tasks = [live.task for live in self._live.values() if live.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience_s)
 
     # Before a run
 
-    def _record(self, submission: Submission) -> ExecRecord:
-        request = submission.request
-        script = SCRIPTS[request.language] if request.language and request.code is not None else None
-        code = (request.code or "").encode("utf-8", "surrogatepass")
-        command = request.command or ((script, *request.args) if script else ())
-        return ExecRecord(
+    async def _take(self, submission: Submission, engine: Engine) -> LiveRun | Outcome:
+        if self._closing:
+            raise ShuttingDown("the service is about to end; nothing new is taken")
+        check_project_id(submission.project_id)
+        record = recording.asked(
+            submission,
             exec_id=f"ex-{secrets.token_hex(16)}",
-            epoch=self._epoch,
             request_id=submission.request_id or secrets.token_hex(16),
-            request_digest=submission.digest,
-            project_id=submission.project_id,
-            status=Status.QUEUED,
-            accepted_at=self._now(),
-            token_id=submission.token_id,
+            epoch=self.epoch,
+            at=self._now(),
+        )
+        if submission.request_id is not None:
+            known = await self.store.find_request(submission.project_id, submission.request_id)
+            if known is not None:
+                return self._known(await self.store.accept(replace(record, exec_id=known.exec_id)))
+        try:
+            decision, submission = await self._admit(submission, engine)
+        except BelljarError as error:
+            await self._refuse(record, error)
+            raise
+        risk = await _aside(submission.request, risk_of, submission.request)
+        record = recording.granted(record, decision, risk)
+        live = LiveRun(record, submission, decision.grant, engine)
+        tier = tier_to_approve(decision.grant, risk)
+        approval = await self.approvals.standing(digest_of(submission, decision.grant)) if tier else None
+        if tier is None or approval is not None:
+            live.record = replace(record, approval=approval or {})
+            live.place = self.turns.take_place(submission.project_id)
+            live.log.add("queued", exec_id=record.exec_id, waiting=self.turns.waiting)
+            accepting = self._accept(live)
+        else:
+            self.approvals.check_room()
+            live.record = replace(record, status=Status.PENDING)
+            accepting = self._accept_pending(live, tier, recording.shown(submission, decision, risk))
+        # Known before it is accepted: whoever sees the row can listen to the run and cancel it.
+        self._live[record.exec_id] = live
+        live.task = asyncio.create_task(self._live_through(live, accepting), name=record.exec_id)
+        accepted = await live.accepted()
+        return live if accepted.exec_id == record.exec_id else self._known(accepted)
+
+    def decide(
+        self,
+        *,
+        role: str | None = None,
+        tool: str | None = None,
+        skill: Layer | None = None,
+        overrides: Mapping[str, object],
+    ) -> Decision:
+        """What a request would be granted here, or the refusal that it would meet."""
+        decision = decide(self.policies, role=role, tool=tool, skill=skill, overrides=overrides)
+        grant = replace(decision.grant, accept_weaker_limits=self._accept_weaker_limits)
+        return replace(decision, grant=grant)
+
+    def decide_for(self, submission: Submission) -> Decision:
+        return self.decide(
             role=submission.role,
             tool=submission.tool,
-            skill_id=submission.skill_id,
-            task_id=submission.task_id,
-            conversation_id=submission.conversation_id,
-            session_id=submission.session_id,
-            agent_id=submission.agent_id,
-            org_id=submission.org_id,
-            language=request.language,
-            cmd=command[0] if command else None,
-            args=tuple(command[1:]),
-            cwd=request.working_dir,
-            env_keys=tuple(sorted(request.env)),
-            code_hash=None if request.code is None else f"sha256:{sha256(code)}",
-            inputs={**digests(request.files), **digests(request.inputs)},
+            skill=submission.skill,
+            overrides=submission.overrides,
         )
 
-    async def _admit(self, submission: Submission) -> tuple[Decision, Submission]:
-        decision = decide(
-            self.policies, role=submission.role, tool=submission.tool, overrides=submission.overrides
-        )
-        decision = replace(
-            decision, grant=replace(decision.grant, accept_weaker_limits=self._accept_weaker_limits)
-        )
+    async def _admit(self, submission: Submission, engine: Engine) -> tuple[Decision, Submission]:
+        decision = self.decide_for(submission)
+        if submission.request.context is not None and engine is self.engine:
+            raise BadRequest("a context lives in a session; start one first", field="context")
         request = submission.request
         if submission.persist_work:
             kept = await asyncio.to_thread(
@@ -297,35 +275,14 @@ class Lifecycle:
             given = {file.path for file in request.files}
             files = (*(file for file in kept if file.path not in given), *request.files)
             request = replace(request, files=files)
-        plan(request, decision.grant, self.engine.interpreters(), self.engine.name)
+        await _aside(request, plan, request, decision.grant, engine.interpreters(), engine.name)
         return decision, replace(submission, request=request)
 
     async def _refuse(self, record: ExecRecord, error: BelljarError) -> None:
-        self.metrics.refused(error.code)
         if isinstance(error, Refused):
             self.metrics.violation(record.tool, error.code)
-        refused = replace(
-            record,
-            status=Status.REFUSED,
-            cmd=record.cmd and record.cmd[:1000],
-            args=tuple(arg[:1000] for arg in record.args[:100]),  # perhaps it was refused for its size
-            ended_at=self._now(),
-            error_code=error.code,
-            error_reason=error.message[:1000],
-        )
+        refused = recording.refused(record, error, self._now())
         self._trail.append(await self.store.accept(refused))
-
-    def _granted(self, record: ExecRecord, decision: Decision, submission: Submission) -> ExecRecord:
-        snapshot: dict[str, Any] = {
-            row.field: {"value": _as_data(row.value), "layer": row.layer} for row in decision.explain()
-        }
-        return replace(
-            record,
-            image=decision.grant.image,
-            policy_snapshot=snapshot,
-            grant_digest=decision.grant.digest,
-            risk={"tool": decision.grant.risk, **asdict(risk_of(submission.request))},
-        )
 
     def _known(self, record: ExecRecord) -> LiveRun | Outcome:
         live = self._live.get(record.exec_id)
@@ -333,37 +290,145 @@ class Lifecycle:
 
     # A run
 
-    async def _live_through(self, live: LiveRun) -> None:
-        """The run's own task. Whatever happens, it ends in exactly one outcome."""
+    async def _live_through(self, live: LiveRun, accepting: Awaitable[bool]) -> None:
+        """The run's own task. Once it is accepted it ends in exactly one outcome, whatever happens."""
+        try:
+            if await accepting:
+                stopped = await self._await_approval(live) if live.approval else None
+                await self._settle(live, *(stopped or await self._to_its_end(live)))
+        finally:
+            error = ShuttingDown("the service ended before this could be written down")
+            live.decline(error)
+            live.fail(error)
+            live.log.close()
+            if live.place is not None:
+                live.place.leave()
+            del self._live[live.record.exec_id]
+
+    async def _accept(self, live: LiveRun) -> bool:
+        """Whether there is a run: its row is durable, and the request is not another run already."""
+        try:
+            accepted = await self.store.accept(live.record)
+        except Exception as error:
+            live.decline(error)
+            return False
+        live.accept(accepted)
+        return accepted.exec_id == live.record.exec_id
+
+    # Waiting for a person
+
+    async def _accept_pending(self, live: LiveRun, tier: RiskTier, shown: Mapping[str, Any]) -> bool:
+        """The bytes first, then the row, then the question: what a person sees can always be run."""
+        try:
+            await asyncio.to_thread(self.pending.save, live.record.exec_id, live.submission)
+            accepted = await self.store.accept(live.record)
+            if accepted.exec_id == live.record.exec_id:
+                digest = digest_of(live.submission, live.grant)
+                live.approval = await self.approvals.ask(live.record, digest, tier, shown)
+                live.log.add("pending_approval", exec_id=accepted.exec_id, **_asked(live.approval))
+        except Exception as error:
+            live.decline(error)
+            return False
+        live.accept(accepted)
+        return live.approval is not None
+
+    async def _await_approval(self, live: LiveRun) -> tuple[ExecRecord, None] | None:
+        """None when it may run now; otherwise what is to be written down."""
+        assert live.approval is not None
+        live.waiting = asyncio.ensure_future(self.approvals.answered(live.approval))
+        try:
+            approval = live.approval = await live.waiting
+        except asyncio.CancelledError:
+            if not live.cancelled:
+                raise  # the service ends; whoever starts next goes on waiting
+            await self.approvals.void(live.approval, "the run was cancelled")
+            return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
+        finally:
+            live.waiting = None
+        live.record = replace(live.record, approval=approval.facts)
+        live.log.add(approval.state, **approval.facts)
+        try:
+            if approval.state is not ApprovalState.APPROVED:
+                said = approval.answer.reason if approval.answer else ""
+                raise ApprovalDenied(f"the approval is {approval.state}: {said or 'no reason was given'}")
+            await self._check_unchanged(live, approval)
+            live.place = await self._place(live)
+            await self.store.release(live.record)
+        except Refused as error:
+            self.metrics.violation(live.record.tool, error.code)
+            return recording.refused(live.record, error, self._now()), None
+        finally:
+            await asyncio.to_thread(self.pending.remove, live.record.exec_id)
+        live.record = replace(live.record, status=Status.QUEUED)
+        return None
+
+    async def _check_unchanged(self, live: LiveRun, approval: Approval) -> None:
+        """What would run now is what was shown then, to the byte; else the yes was to something else."""
+        decision, submission = await self._admit(self._refresh(live.submission), live.engine)
+        if digest_of(submission, decision.grant) != approval.digest:
+            raise ApprovalDenied(
+                "code, files, limits or policy are not what was approved any more; ask again"
+            )
+
+    async def _place(self, live: LiveRun) -> Place:
+        """It was taken long ago: a queue that is full now only makes it wait longer."""
+        while True:
+            try:
+                return self.turns.take_place(live.record.project_id)
+            except QueueFull as full:
+                await asyncio.sleep(full.retry_after_s)
+
+    async def _go_on_waiting(self, record: ExecRecord) -> bool:
+        """After a restart: whether a run that waits for a person can wait on."""
+        submission = await asyncio.to_thread(self.pending.load, record.exec_id)
+        approval = await self.approvals.resume(record.exec_id)
+        if submission is None or approval is None or submission.session_id is not None:
+            return False
+        try:
+            grant = self.decide_for(self._refresh(submission)).grant
+        except BelljarError:
+            return False
+        live = LiveRun(record, submission, grant, self.engine)
+        live.approval = approval
+        live.log.add("pending_approval", exec_id=record.exec_id, **_asked(approval))
+        self._live[record.exec_id] = live
+        live.task = asyncio.create_task(self._live_through(live, _already(live)), name=record.exec_id)
+        return True
+
+    # Running
+
+    async def _to_its_end(self, live: LiveRun) -> tuple[ExecRecord, RunResult | None]:
         assert live.place is not None
-        result: RunResult | None = None
         try:
             async with live.place:
                 if live.cancelled:
-                    record = self._ended(live.record, Verdict.CANCELLED)
-                else:
-                    result = await self._run(live)
-                    record = await asyncio.to_thread(
-                        self._write_down, live, self._outcome(live.record, result)
-                    )
+                    return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
+                result = await self._run(live)
+                return await asyncio.to_thread(self._write_down, live, result), result
         except asyncio.CancelledError:
-            record = self._ended(live.record, Verdict.CANCELLED)
+            return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
         except BelljarError as error:
-            record = self._ended(live.record, Verdict.LOST, error)
+            return recording.ended(live.record, Verdict.LOST, self._now(), error), None
         except Exception:
             logger.exception("%s: a fault of ours", live.record.exec_id)
-            record = self._ended(live.record, Verdict.LOST, BelljarError("a fault of the service"))
-        await self._settle(live, record, result)
+            fault = BelljarError("a fault of the service")
+            return recording.ended(live.record, Verdict.LOST, self._now(), fault), None
 
     async def _run(self, live: LiveRun) -> RunResult:
         started_at = self._now()
-        await self.store.start(live.record.exec_id, started_at, self.engine.name)
-        live.record = replace(
-            live.record, status=Status.RUNNING, started_at=started_at, engine=self.engine.name
-        )
+        engine = live.engine
+        await self.store.start(live.record.exec_id, started_at, engine.name)
+        live.record = replace(live.record, status=Status.RUNNING, started_at=started_at, engine=engine.name)
         live.log.add("running")
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+
+        def made(jar: Jar) -> None:
+            self.metrics.jar_started(clock() - asked_at)
+            live.has_jar(jar)
+
         result: RunResult | None = None
-        async for event in runs.stream(self.engine, live.grant, live.submission.request, on_jar=live.has_jar):
+        async for event in runs.stream(engine, live.grant, live.submission.request, made, approved=True):
             if isinstance(event, RunResult):
                 result = event
             else:
@@ -371,22 +436,25 @@ class Lifecycle:
                 if live.cancelled:
                     live.cancel()
         assert result is not None
-        live.result = result
         return result
 
-    def _write_down(self, live: LiveRun, record: ExecRecord) -> ExecRecord:
-        """The run's folder. A disk that is full costs the files, not the outcome."""
-        assert live.result is not None
+    def _write_down(self, live: LiveRun, result: RunResult) -> ExecRecord:
+        """What the run left. A disk that is full costs the files, not the outcome."""
+        record = recording.outcome(live.record, result, self._now())
         try:
             folder = self.workspace.store(
-                record.project_id, record.exec_id, live.result, asdict(record), live.log.lines()
+                record.project_id, record.exec_id, result, asdict(record), live.log.lines()
             )
-            if live.submission.persist_work:
-                self.workspace.keep_work(record.project_id, live.result.artifacts)
         except OSError as error:
-            reason = f"what the run left could not be written: {error.strerror}"
-            return replace(record, error_code="STORE_UNAVAILABLE", error_reason=reason)
-        return replace(record, artifacts_path=str(folder.relative_to(self.workspace.root)))
+            self.workspace.remove(record.project_id, record.exec_id)  # half of it is none of it
+            return recording.not_kept(record, error)
+        record = replace(record, artifacts_path=str(folder.relative_to(self.workspace.root)))
+        if live.submission.persist_work:
+            try:
+                self.workspace.keep_work(record.project_id, result.artifacts)
+            except OSError as error:
+                return recording.not_kept(record, error)
+        return record
 
     async def _settle(self, live: LiveRun, record: ExecRecord, result: RunResult | None) -> None:
         """Write the outcome. A store that is down is tried again until it is back; nobody waits for that."""
@@ -398,45 +466,30 @@ class Lifecycle:
             except StoreUnavailable as error:
                 logger.warning("%s: %s", record.exec_id, error)
                 live.fail(error)
+                if self._gave_up:
+                    return
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 30.0)
-        live.record = record
-        self._trail.append(record)
-        self.metrics.finished(record)
-        self._live.pop(record.exec_id, None)
+                pause = min(2 * pause, MAX_RETRY_S)
+        self._tell(record)
         live.finish(Outcome(record, result))
 
-    def _outcome(self, record: ExecRecord, result: RunResult) -> ExecRecord:
-        ended_at = self._now()
-        return replace(
-            record,
-            status=Status.FINISHED,
-            posture=result.posture,
-            ended_at=ended_at,
-            duration_ms=round(result.usage.wall_s * 1000),
-            verdict=result.verdict,
-            exit_code=result.exit_code,
-            signal=result.signal,
-            stdout_bytes=result.stdout_bytes,
-            stderr_bytes=result.stderr_bytes,
-            stdout_truncated=result.stdout_truncated,
-            stderr_truncated=result.stderr_truncated,
-            stdout_sha256=sha256(result.stdout),
-            stderr_sha256=sha256(result.stderr),
-            usage=asdict(result.usage),
-            artifacts=tuple(manifest(result.artifacts)),
-            skipped=tuple({"path": skip.path, "reason": skip.reason} for skip in result.skipped),
-            files_read=tuple(record.inputs),
-            files_written=tuple(artifact.path for artifact in result.artifacts),
-        )
+    def _tell(self, record: ExecRecord) -> None:
+        self._trail.append(record)
+        self.metrics.finished(record)
 
-    def _ended(self, record: ExecRecord, verdict: Verdict, error: BelljarError | None = None) -> ExecRecord:
-        """The outcome of a run that has no result."""
-        return replace(
-            record,
-            status=Status.FINISHED,
-            ended_at=self._now(),
-            verdict=verdict,
-            error_code=getattr(error, "code", "INTERNAL") if error else None,
-            error_reason=error.message if error else None,
-        )
+
+def _asked(approval: Approval) -> dict[str, Any]:
+    expires_at = approval.expires_at.isoformat()
+    return {"approval_id": approval.id, "tier": approval.tier, "expires_at": expires_at}
+
+
+async def _already(live: LiveRun) -> bool:
+    live.accept(live.record)
+    return True
+
+
+async def _aside(request: RunRequest, work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    """Work whose time grows with the length of the program."""
+    if sum(map(len, (request.code or "", *(request.command or ())))) <= READ_AT_ONCE_CHARS:
+        return work(*args, **more)
+    return await asyncio.to_thread(work, *args, **more)

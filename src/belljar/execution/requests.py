@@ -19,7 +19,7 @@ from belljar.errors import (
     LimitExceeded,
     UnsupportedLanguage,
 )
-from belljar.models import Grant, InputFile, Language, RunRequest, Start
+from belljar.models import Grant, InputFile, Language, RiskTier, RunRequest, Start
 from belljar.policy.commands import check_argv, check_commands
 from belljar.policy.risk import Assessment, assess
 
@@ -81,9 +81,9 @@ def plan(
     cwd = WORK
     if request.working_dir:
         cwd = f"{WORK}/{paths.validate(request.working_dir, field='working_dir')}"
-    _check_arguments(argv, request.env)
+    _check_arguments("command", argv)
+    check_environment(request.env, grant)
     _check_commands(request, grant)
-    _check_risk(request, grant)
     command = Command(
         argv=argv,
         warm=warm,
@@ -103,26 +103,36 @@ def risk_of(request: RunRequest) -> Assessment:
     return assess(request.code or "", request.language or Language.PYTHON)
 
 
+def check_environment(env: Mapping[str, str], grant: Grant) -> None:
+    for name in env:
+        if not name or "=" in name:
+            raise BadRequest(f"{name!r} cannot be the name of a variable", field="env")
+        if grant.commands and (name in _DECIDES_WHAT_RUNS or name.startswith(("LD_", "BASH_FUNC_"))):
+            message = f"{name} decides which program a name stands for, and a command list is in force"
+            raise CommandNotAllowed(message, field="env")
+    _check_arguments("env", [f"{name}={value}" for name, value in env.items()])
+
+
 def _check_commands(request: RunRequest, grant: Grant) -> None:
     if not grant.commands:
         return
-    for name in request.env:
-        if name in _DECIDES_WHAT_RUNS or name.startswith(("LD_", "BASH_FUNC_")):
-            message = f"{name} decides which program a name stands for, and a command list is in force"
-            raise CommandNotAllowed(message, field="env")
     if request.command is not None:
         check_argv(request.command, grant.commands)
     elif request.language is Language.BASH:
         check_commands(request.code or "", grant.commands)
 
 
-def _check_risk(request: RunRequest, grant: Grant) -> None:
-    """A run that policy wants a person to see is not run without one."""
-    if grant.approve_at is None:
-        return
+def tier_to_approve(grant: Grant, risk: Assessment) -> RiskTier | None:
+    """The tier of a run that a person has to see first; None if nobody has to."""
+    tier = max(risk.tier, grant.risk, key=lambda tier: tier.rank)
+    return tier if grant.approve_at is not None and tier.rank >= grant.approve_at.rank else None
+
+
+def check_risk(request: RunRequest, grant: Grant) -> None:
+    """Where there is nobody to ask: a run that policy wants a person to see is not run."""
     found = risk_of(request)
-    tier = max(found.tier, grant.risk, key=lambda tier: tier.rank)
-    if tier.rank >= grant.approve_at.rank:
+    tier = tier_to_approve(grant, found)
+    if tier is not None:
         why = "; ".join(f"line {one.line}: {one.reason}" for one in found.findings[:3]) or "its tool's tier"
         raise ApprovalNeeded(f"risk {tier} needs a person's approval ({why})", field="code")
 
@@ -194,23 +204,17 @@ def _check_outputs(wanted: Sequence[str], grant: Grant) -> None:
         raise LimitExceeded(message, field="output_files")
 
 
-def _check_arguments(argv: Sequence[str], env: Mapping[str, str]) -> None:
+def _check_arguments(field: str, texts: Sequence[str]) -> None:
     total = 0
-    for name in env:
-        if not name or "=" in name:
-            raise BadRequest(f"{name!r} cannot be the name of a variable", field="env")
-    for field, texts in (("command", argv), ("env", [f"{name}={value}" for name, value in env.items()])):
-        for text in texts:
-            if "\0" in text:
-                raise BadRequest("a NUL character cannot be passed to a program", field=field)
-            try:
-                size = len(text.encode())
-            except UnicodeEncodeError as error:
-                raise BadRequest(f"not valid text: {error.reason}", field=field) from error
-            total += size
-            if size > MAX_ARGUMENT_BYTES:
-                raise LimitExceeded(
-                    f"a string of {size} bytes; at most {MAX_ARGUMENT_BYTES} fit", field=field
-                )
-            if total > MAX_ARGUMENTS_BYTES:
-                raise LimitExceeded(f"more than {MAX_ARGUMENTS_BYTES} bytes in all", field=field)
+    for text in texts:
+        if "\0" in text:
+            raise BadRequest("a NUL character cannot be passed to a program", field=field)
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"not valid text: {error.reason}", field=field) from error
+        total += size
+        if size > MAX_ARGUMENT_BYTES:
+            raise LimitExceeded(f"a string of {size} bytes; at most {MAX_ARGUMENT_BYTES} fit", field=field)
+        if total > MAX_ARGUMENTS_BYTES:
+            raise LimitExceeded(f"more than {MAX_ARGUMENTS_BYTES} bytes in all", field=field)

@@ -6,17 +6,25 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 from belljar.engines.base import Area, Collected, Engine, Jar
 from belljar.errors import EngineUnavailable
-from belljar.execution.requests import plan
+from belljar.execution.requests import check_risk, plan
 from belljar.models import Ended, Event, Grant, Output, RunRequest, RunResult, Shown, Started, Stream
 
 
 async def stream(
-    engine: Engine, grant: Grant, request: RunRequest, on_jar: Callable[[Jar], None] = lambda jar: None
+    engine: Engine,
+    grant: Grant,
+    request: RunRequest,
+    on_jar: Callable[[Jar], None] = lambda jar: None,
+    *,
+    approved: bool = False,
 ) -> AsyncGenerator[Event | RunResult, None]:
     """Events as they happen; the RunResult comes last, when the jar is gone. `on_jar` is told the jar.
 
     Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.
+    ApprovalNeeded, where the grant wants a person to see it first and nobody has `approved` it.
     """
+    if not approved and grant.approve_at is not None:
+        check_risk(request, grant)
     work = plan(request, grant, engine.interpreters(), engine.name)
     output = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
     shown: list[Mapping[str, object]] = []

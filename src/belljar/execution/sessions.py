@@ -21,14 +21,16 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from belljar import paths
 from belljar.audit.records import AuditStore, Matter
 from belljar.engines.base import WORK, Area, Engine, Jar, Probe
 from belljar.engines.kept import KeptJar
 from belljar.engines.link import GuestJar
-from belljar.errors import BadRequest, BelljarError, Conflict, GrantNotEnforceable, LimitExceeded, NotFound
+from belljar.errors import BadRequest, BelljarError, Conflict, LimitExceeded, NotFound
 from belljar.execution.lifecycle import Lifecycle
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.pool import shape_of
+from belljar.execution.requests import check_environment
 from belljar.execution.snapshots import Snapshot, Snapshots
 from belljar.execution.submissions import Submission
 from belljar.execution.workspace import check_project_id
@@ -79,7 +81,10 @@ class Session:
     """Why it ended."""
     last_used: datetime = datetime.min.replace(tzinfo=UTC)
     runs: int = 0
-    running: int = 0
+    live: dict[str, LiveRun] = field(default_factory=dict, repr=False)
+    """Runs that go on in it, by id."""
+    watchers: int = 0
+    """Who are told of changes to its files."""
     kept: KeptJar = field(repr=False)
     engine: Engine = field(repr=False)
     now: Callable[[], datetime] = field(repr=False)
@@ -114,9 +119,7 @@ class Session:
     def expires_at(self) -> datetime:
         """If nobody uses it any more."""
         return (
-            self.ends_at
-            if self.running
-            else min(self.ends_at, self.last_used + timedelta(seconds=self.idle_s))
+            self.ends_at if self.live else min(self.ends_at, self.last_used + timedelta(seconds=self.idle_s))
         )
 
     def used(self) -> None:
@@ -142,7 +145,7 @@ class Session:
             "ends_at": self.ends_at.isoformat(),
             "idle_s": self.idle_s,
             "runs": self.runs,
-            "running": self.running,
+            "running": list(self.live),
             "contexts": list(self.kept.contexts),
             "env_keys": sorted(self.env),
             "working_dir": self.working_dir,
@@ -194,6 +197,9 @@ class Sessions:
         check_project_id(project_id)
         files = await asyncio.to_thread(self.snapshots.load, project_id, snapshot) if snapshot else ()
         decision = self._lifecycle.decide(role=role, overrides=overrides or {})
+        check_environment(env or {}, decision.grant)
+        if working_dir:
+            paths.validate(working_dir, field="working_dir")
         idle_s = _within(idle_s, self._rules.idle_s, "idle_s")
         max_age_s = _within(max_age_s, self._rules.max_age_s, "max_age_s")
         created_at = self._now()
@@ -226,8 +232,9 @@ class Sessions:
             )
             self._open[session.id] = session
             await self._store.move_matter(self._matter(session), State.READY)
-        except BelljarError as error:
-            failed = replace(matter, state=State.ENDED, body={**matter.body, "reason": error.message})
+        except BaseException as error:
+            why = error.message if isinstance(error, BelljarError) else "it could not be begun"
+            failed = replace(matter, state=State.ENDED, body={**matter.body, "reason": why})
             await self._store.move_matter(failed, State.READY)
             raise
         finally:
@@ -250,7 +257,7 @@ class Sessions:
         try:
             if not isinstance(jar, GuestJar):
                 message = "this image has no python3, so nothing in it can hold a session"
-                raise GrantNotEnforceable(message, field="image")
+                raise BadRequest(message, field="image")
             kept = KeptJar(jar)
             for area, prefix in ((Area.ARTIFACTS, "artifacts/"), (Area.WORK, "")):
                 mine = [
@@ -282,7 +289,7 @@ class Sessions:
         matter = await self._store.matter(KIND, session_id)
         if matter is None or (projects is not None and matter.project_id not in projects):
             raise NotFound("there is no session of that id", field="session_id")
-        return {**matter.body, "state": matter.state}
+        return _past(matter)
 
     async def known(
         self, projects: frozenset[str] | None = None, *, ended: bool = False
@@ -292,7 +299,7 @@ class Sessions:
         found: list[Mapping[str, Any]] = [one.facts for one in reversed(mine)]
         if ended:
             past = await self._store.matters(KIND, State.ENDED, State.LOST, projects=projects)
-            found += [{**matter.body, "state": matter.state} for matter in past]
+            found += map(_past, past)
         return found
 
     async def submit(self, session: Session, submission: Submission) -> LiveRun | Outcome:
@@ -307,13 +314,14 @@ class Sessions:
         session.used()
         taken = await self._lifecycle.submit(submission, session)
         if isinstance(taken, LiveRun):
+            exec_id = taken.record.exec_id
             session.runs += 1
-            session.running += 1
-            taken.when_done(lambda: self._over(session))
+            session.live[exec_id] = taken
+            taken.when_done(lambda: self._over(session, exec_id))
         return taken
 
-    def _over(self, session: Session) -> None:
-        session.running -= 1
+    def _over(self, session: Session, exec_id: str) -> None:
+        del session.live[exec_id]
         session.used()
 
     def extend(self, session: Session, seconds: float) -> None:
@@ -423,6 +431,12 @@ class Sessions:
             created_at=session.created_at,
             body={**session.facts, "epoch": self._epoch},
         )
+
+
+def _past(matter: Matter) -> dict[str, Any]:
+    """What is told of one that is over."""
+    told = {name: value for name, value in matter.body.items() if name != "epoch"}
+    return {"session_id": matter.id, "project_id": matter.project_id, **told, "state": matter.state}
 
 
 def _within(asked: float | None, most: float, field: str) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from belljar.models import InputFile, RunRequest, canonical_json
+from belljar.policy.layers import Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,9 @@ class Submission:
     role: str | None = None
     tool: str | None = None
     skill_id: str | None = None
+    skill: Layer | None = None
+    """What the skill may use at most, where one is called."""
+    skill_digest: str | None = None
     task_id: str | None = None
     conversation_id: str | None = None
     session_id: str | None = None
@@ -53,7 +57,15 @@ class Submission:
             "stdin": sha256(request.stdin),
             "overrides": self.overrides,
             "persist_work": self.persist_work,
-            "context": [self.role, self.tool, self.skill_id, self.task_id, self.conversation_id],
+            "session": [self.session_id, request.context],
+            "context": [
+                self.role,
+                self.tool,
+                self.skill_id,
+                self.skill_digest,
+                self.task_id,
+                self.conversation_id,
+            ],
         }
         return sha256(canonical_json(asked))
 

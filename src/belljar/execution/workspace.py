@@ -10,6 +10,8 @@ Nothing here is ever mounted into a jar: files go in and come out through the gu
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import re
@@ -18,10 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from belljar.audit.records import ExecRecord
 from belljar.errors import BadRequest, LimitExceeded, NotFound
 from belljar.guest import tree
 from belljar.models import Artifact, InputFile, Limits, RunResult
 
+_ANY_SIZE = 1 << 62
 _PROJECT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -55,7 +59,7 @@ class Workspace:
         meta: Mapping[str, Any],
         events: Sequence[bytes],
     ) -> Path:
-        """Write down everything a run left; returns its folder."""
+        """Write down everything a run left; returns its folder. OSError if the disk does not take it."""
         folder = self.run_folder(project_id, exec_id)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "stdout.txt").write_bytes(result.stdout)
@@ -87,6 +91,20 @@ class Workspace:
         finally:
             os.close(folder)
 
+    def digests(self, record: ExecRecord) -> dict[str, str] | None:
+        """Path to sha256 of what is there of a run's artifacts; None when retention took its folder."""
+        if not self.run_folder(record.project_id, record.exec_id).is_dir():
+            return None
+        found = {}
+        for path in (artifact["path"] for artifact in record.artifacts):
+            try:
+                opened = self.open_artifact(record.project_id, record.exec_id, path, _ANY_SIZE)
+            except NotFound:
+                continue
+            with open(opened.fd, "rb") as file:
+                found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found
+
     def kept_work(self, project_id: str, limits: Limits) -> tuple[InputFile, ...]:
         """What earlier runs of the project kept in `work`, within the caps for inputs."""
         folder = self.project(project_id) / "work"
@@ -109,7 +127,7 @@ class Workspace:
         return tuple(files)
 
     def keep_work(self, project_id: str, artifacts: Sequence[Artifact]) -> None:
-        """Changed files of `work` go back; what is in `artifacts` is the run's alone."""
+        """Changed files of `work` go back; what is in `artifacts` is the run's alone. OSError as `store`."""
         changed = [(a.path, a.content) for a in artifacts if not a.path.startswith("artifacts/")]
         self._write_tree(self.project(project_id) / "work", changed)
 
@@ -122,6 +140,8 @@ class Workspace:
         try:
             for path, content in files:
                 tree.write_file(fd, path, content)
+        except tree.Refusal as refusal:
+            raise OSError(errno.EIO, str(refusal)) from refusal
         finally:
             os.close(fd)
 

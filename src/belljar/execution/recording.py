@@ -1,0 +1,152 @@
+"""What is written down of a run at each step of its life: pure functions from one record to the next."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+from belljar.audit.records import ExecRecord, Status
+from belljar.errors import BelljarError, StoreUnavailable
+from belljar.execution.requests import SCRIPTS
+from belljar.execution.submissions import Submission, digests, sha256
+from belljar.execution.workspace import manifest
+from belljar.models import RunResult, Verdict
+from belljar.policy.decisions import Decision
+from belljar.policy.risk import Assessment
+
+__all__ = ["asked", "ended", "granted", "last_event", "not_kept", "outcome", "refused", "shown"]
+
+_REASON_CHARS = 1000
+
+
+def asked(submission: Submission, *, exec_id: str, request_id: str, epoch: str, at: datetime) -> ExecRecord:
+    request = submission.request
+    script = SCRIPTS[request.language] if request.language and request.code is not None else None
+    code = (request.code or "").encode("utf-8", "surrogatepass")
+    command = request.command or ((script, *request.args) if script else ())
+    return ExecRecord(
+        exec_id=exec_id,
+        epoch=epoch,
+        request_id=request_id,
+        request_digest=submission.digest,
+        project_id=submission.project_id,
+        status=Status.QUEUED,
+        accepted_at=at,
+        token_id=submission.token_id,
+        role=submission.role,
+        tool=submission.tool,
+        skill_id=submission.skill_id,
+        task_id=submission.task_id,
+        conversation_id=submission.conversation_id,
+        session_id=submission.session_id,
+        agent_id=submission.agent_id,
+        org_id=submission.org_id,
+        language=request.language,
+        cmd=command[0] if command else None,
+        args=tuple(command[1:]),
+        cwd=request.working_dir,
+        env_keys=tuple(sorted(request.env)),
+        code_hash=None if request.code is None else f"sha256:{sha256(code)}",
+        inputs={**digests(request.files), **digests(request.inputs)},
+    )
+
+
+def granted(record: ExecRecord, decision: Decision, risk: Assessment) -> ExecRecord:
+    told = decision.as_data()
+    return replace(
+        record,
+        image=decision.grant.image,
+        policy_snapshot={
+            row["field"]: {"value": row["value"], "layer": row["layer"]} for row in told["fields"]
+        },
+        grant_digest=told["digest"],
+        risk={"tool": decision.grant.risk, **asdict(risk)},
+    )
+
+
+def shown(submission: Submission, decision: Decision, risk: Assessment) -> dict[str, Any]:
+    """What a person sees before a yes; the code itself stays with the request."""
+    request = submission.request
+    return {
+        "language": request.language,
+        "command": request.command,
+        "args": request.args,
+        "working_dir": request.working_dir,
+        "env_keys": sorted(request.env),
+        "inputs": {**digests(request.files), **digests(request.inputs)},
+        "role": submission.role,
+        "tool": submission.tool,
+        "skill_id": submission.skill_id,
+        "findings": [asdict(finding) for finding in risk.findings],
+        "grant": decision.as_data(),
+    }
+
+
+def refused(record: ExecRecord, error: BelljarError, at: datetime) -> ExecRecord:
+    return replace(
+        record,
+        status=Status.REFUSED,
+        cmd=record.cmd and record.cmd[:1000],
+        args=tuple(arg[:1000] for arg in record.args[:100]),  # perhaps it was refused for its size
+        ended_at=at,
+        error_code=error.code,
+        error_reason=error.message[:_REASON_CHARS],
+        error_field=error.field,
+    )
+
+
+def outcome(record: ExecRecord, result: RunResult, at: datetime) -> ExecRecord:
+    return replace(
+        record,
+        status=Status.FINISHED,
+        posture=result.posture,
+        ended_at=at,
+        duration_ms=round(result.usage.wall_s * 1000),
+        verdict=result.verdict,
+        exit_code=result.exit_code,
+        signal=result.signal,
+        stdout_bytes=result.stdout_bytes,
+        stderr_bytes=result.stderr_bytes,
+        stdout_truncated=result.stdout_truncated,
+        stderr_truncated=result.stderr_truncated,
+        stdout_sha256=sha256(result.stdout),
+        stderr_sha256=sha256(result.stderr),
+        usage=asdict(result.usage),
+        artifacts=tuple(manifest(result.artifacts)),
+        skipped=tuple({"path": skip.path, "reason": skip.reason} for skip in result.skipped),
+        files_read=tuple(record.inputs),
+        files_written=tuple(artifact.path for artifact in result.artifacts),
+    )
+
+
+def not_kept(record: ExecRecord, error: OSError) -> ExecRecord:
+    """It ran, but what it left could not all be written."""
+    reason = f"what the run left could not be written: {error.strerror}"
+    return replace(record, error_code=StoreUnavailable.code, error_reason=reason[:_REASON_CHARS])
+
+
+def ended(
+    record: ExecRecord, verdict: Verdict, at: datetime, error: BelljarError | None = None
+) -> ExecRecord:
+    """The outcome of a run that has no result."""
+    return replace(
+        record,
+        status=Status.FINISHED,
+        ended_at=at,
+        verdict=verdict,
+        error_code=getattr(error, "code", "INTERNAL") if error else None,
+        error_reason=error.message[:_REASON_CHARS] if error else None,
+        error_field=error.field if error else None,
+    )
+
+
+def last_event(record: ExecRecord) -> dict[str, Any]:
+    """What the last event of a run says."""
+    return {
+        "exec_id": record.exec_id,
+        "verdict": record.verdict,
+        "exit_code": record.exit_code,
+        "signal": record.signal,
+        "receipt": record.receipt_hash,
+    }

@@ -1,0 +1,157 @@
+"""What holds for a run whoever asked for it, and however the store is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import opened
+
+from belljar.audit.records import ExecRecord, Filter, Status
+from belljar.errors import StoreUnavailable
+from belljar.execution import lifecycle
+from belljar.execution.live import LiveRun
+from belljar.execution.requests import risk_of
+from belljar.execution.submissions import Submission
+from belljar.models import Language, RunRequest, Verdict
+from belljar.policy.risk import Assessment
+from belljar.service import Service
+
+
+def submission(code: str = "1", request_id: str | None = None) -> Submission:
+    return Submission(request=RunRequest(language=Language.PYTHON, code=code), request_id=request_id)
+
+
+class Store:
+    """The real one, but for what a test does instead."""
+
+    def __init__(self, service: Service, **instead: Any) -> None:
+        self._real = service.store
+        vars(self).update(instead)
+        service.lifecycle.store = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def folders(data_dir: Path) -> list[Path]:
+    return list(data_dir.glob("workspace/projects/*/artifacts/*"))
+
+
+async def only_record(service: Service) -> ExecRecord:
+    [record] = (await service.store.page(Filter(), limit=10)).records
+    return record
+
+
+async def test_a_run_can_be_cancelled_from_the_moment_its_row_is_there(tmp_path: Path) -> None:
+    async with opened(tmp_path) as service:
+        real = service.store
+
+        async def accept(record: ExecRecord) -> ExecRecord:
+            accepted = await real.accept(record)
+            assert service.lifecycle.live_ids == {record.exec_id}
+            await service.lifecycle.cancel(record.exec_id)
+            return accepted
+
+        Store(service, accept=accept)
+        live = await service.lifecycle.submit(submission("sleep 60"))
+        assert isinstance(live, LiveRun)
+        assert (await live.outcome()).record.verdict == Verdict.CANCELLED
+        assert [event.kind async for event in live.log.follow()] == ["queued", "finished"]
+
+
+async def test_a_run_that_was_not_accepted_is_not_known(tmp_path: Path) -> None:
+    async def accept(record: ExecRecord) -> ExecRecord:
+        raise StoreUnavailable("no room")
+
+    async with opened(tmp_path) as service:
+        Store(service, accept=accept)
+        with pytest.raises(StoreUnavailable):
+            await service.lifecycle.submit(submission())
+        assert not service.lifecycle.live_ids
+        assert (service.lifecycle.turns.running, service.lifecycle.turns.waiting) == (0, 0)
+
+
+async def test_who_goes_away_while_a_run_is_accepted_leaves_a_run_that_ends(tmp_path: Path) -> None:
+    async with opened(tmp_path) as service:
+        real, accepting = service.store, asyncio.Event()
+
+        async def accept(record: ExecRecord) -> ExecRecord:
+            accepting.set()
+            await asyncio.sleep(0.05)
+            return await real.accept(record)
+
+        Store(service, accept=accept)
+        caller = asyncio.create_task(service.lifecycle.submit(submission("exit 3")))
+        await accepting.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        [live] = map(service.lifecycle.live, service.lifecycle.live_ids)
+        assert live is not None
+        assert (await live.outcome()).record == await only_record(service)
+
+
+async def refuses(record: ExecRecord) -> ExecRecord:
+    raise StoreUnavailable("no room")
+
+
+async def never_answers(record: ExecRecord) -> ExecRecord:
+    await asyncio.Event().wait()
+    return record
+
+
+@pytest.mark.parametrize("finish", [refuses, never_answers])
+async def test_the_end_comes_although_the_store_is_down_and_the_next_start_calls_it_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finish: Any
+) -> None:
+    monkeypatch.setattr(lifecycle, "LAST_WORDS_S", 0.1)
+    async with opened(tmp_path) as service:
+        Store(service, finish=finish)
+        live = await service.lifecycle.submit(submission("exit 3"))
+        assert isinstance(live, LiveRun)
+        waiting = asyncio.create_task(live.outcome())
+        async with asyncio.timeout(20):
+            await service.lifecycle.close(0)
+        assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], Exception)
+        assert not service.lifecycle.live_ids
+    monkeypatch.setattr("belljar.service._is_alive", lambda epoch: False)
+    async with opened(tmp_path) as service:
+        record = await only_record(service)
+        assert (record.status, record.verdict) == (Status.FINISHED, Verdict.LOST)
+        assert not folders(tmp_path)
+        assert f'"{record.exec_id}"' in (tmp_path / "audit.jsonl").read_text()
+
+
+async def test_a_long_program_is_read_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_by = []
+
+    def watched(request: RunRequest) -> Assessment:
+        read_by.append(threading.current_thread())
+        return risk_of(request)
+
+    monkeypatch.setattr(lifecycle, "risk_of", watched)
+    async with opened(tmp_path) as service:
+        for code in ("1", "# long\n" * 1000):
+            live = await service.lifecycle.submit(submission(code))
+            assert isinstance(live, LiveRun)
+            await live.outcome()
+    short, long = read_by
+    assert short is threading.main_thread()
+    assert long is not threading.main_thread()
+
+
+async def test_work_that_cannot_be_kept_costs_the_files_not_the_outcome(tmp_path: Path) -> None:
+    async with opened(tmp_path) as service:
+        (service.workspace.project("default") / "work/f").mkdir(parents=True)  # where a file is to go
+        live = await service.lifecycle.submit(replace(submission("write f x"), persist_work=True))
+        assert isinstance(live, LiveRun)
+        record = (await live.outcome()).record
+    assert (record.verdict, record.error_code) == ("exited", "STORE_UNAVAILABLE")
+    assert record.error_reason == "what the run left could not be written: f: Is a directory"
+    assert record.artifacts_path is not None
