@@ -4,7 +4,7 @@ VENV := .venv
 IN_VENV := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install run test check hostile bench bench-policy lock
+.PHONY: help install run serve test check engines hostile images crash bench bench-docker bench-policy lock
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +24,9 @@ run: install  ## Run an example under glass: it reads a table, and leaves a char
 	$(VENV)/bin/belljar run examples/report.py --input examples/sales.csv \
 		--output-prefix docs/artifacts/example --overwrite
 
+serve: install  ## Start the service; it says where it is and where its token lies.
+	$(VENV)/bin/belljar serve $(ARGS)
+
 # Engines are tested in processes of their own: those tests look for anything that is left behind.
 ALONE := tests/engines tests/hostile tests/compat
 
@@ -40,11 +43,23 @@ check: install  ## Lint, formatting, types.
 	$(IN_VENV) -m ruff format --check
 	$(IN_VENV) -m mypy
 
-hostile: install  ## Only the attacks, each of which must fail.
+engines: install  ## The contract of engines. ENGINES=docker,gvisor names which ones, and then all of it on each.
+	$(IN_VENV) -m pytest tests/engines/test_contract.py $(ARGS)
+
+hostile: install  ## Only the attacks, each of which must fail. ENGINES as above.
 	$(IN_VENV) -m pytest tests/hostile $(ARGS)
 
-bench: install  ## What a jar costs, as ratios to a bare python3 in the same run. JSON=1 prints one object.
-	$(IN_VENV) bench/bench_jail.py $(if $(JSON),--json) $(ARGS)
+images: install  ## Build the images of the docker and gvisor engines, without a registry.
+	$(VENV)/bin/belljar image build --bootstrap
+
+crash: install  ## Kill a service at every instant that matters, and count what is left. Takes minutes. ARGS: repetitions.
+	$(IN_VENV) -m tests.crash.sweep $(ARGS)
+
+bench: install  ## What a jar and the service cost, as ratios to a bare python3 in the same run. JSON=1 prints one object.
+	$(IN_VENV) bench/bench.py $(if $(JSON),--json) $(ARGS)
+
+bench-docker: install  ## What containers cost, as ratios to docker itself in the same run. JSON=1 prints one object.
+	$(IN_VENV) bench/bench_docker.py $(if $(JSON),--json) $(ARGS)
 
 bench-policy: install  ## How long a policy decision takes.
 	$(IN_VENV) bench/bench_policy.py

@@ -1,7 +1,7 @@
 """How many, how long: counters of one service, in Prometheus' words.
 
-The names are seed 004's. A label has a bounded set of values: the two gauges per sandbox are sums
-over the jars that run now, because a label per sandbox would grow for ever.
+The first six names are seed 004's. A label has a bounded set of values, because one per sandbox would grow
+for ever: memory is that of a tool's last run, CPU time that of all its runs.
 """
 
 from __future__ import annotations

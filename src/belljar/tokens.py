@@ -11,12 +11,13 @@ import hmac
 import json
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from belljar.errors import BadConfig, BadRequest, NotFound
+from belljar.errors import BadConfig, BadRequest, NotFound, StoreUnavailable
 
 __all__ = ["Role", "Token", "Tokens"]
 
@@ -43,6 +44,8 @@ class Token:
     created_at: str
     sha256: str
     note: str = ""
+    agent_role: str | None = None
+    """The policy's role that every run of this token has; None: none."""
 
     def sees(self, project_id: str) -> bool:
         return self.projects is None or project_id in self.projects
@@ -72,13 +75,10 @@ class Tokens:
         except OSError as error:
             raise BadConfig(f"the token file cannot be read: {error.strerror}", field="token") from error
         token = secrets.token_urlsafe(32)
-        self._own_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            fd = os.open(self._own_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            _write_whole(self._own_file, token + "\n", os.link)
         except FileExistsError:  # another process was first
             return self.operator_token()
-        with open(fd, "w") as file:
-            file.write(token + "\n")
         return token
 
     def identify(self, text: str) -> Token | None:
@@ -92,13 +92,16 @@ class Tokens:
                 found = token
         return found
 
-    def create(self, role: Role, projects: tuple[str, ...] | None, note: str = "") -> tuple[Token, str]:
+    def create(
+        self, role: Role, projects: tuple[str, ...] | None, note: str = "", agent_role: str | None = None
+    ) -> tuple[Token, str]:
         """The new token's record, and the token itself, which is not kept."""
         if len(note) > 200 or not note.isprintable():
             raise BadRequest("a note is at most 200 printable characters", field="note")
         text = secrets.token_urlsafe(32)
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
-        token = Token(f"tok-{secrets.token_hex(6)}", role, projects, created_at, _hash(text), note)
+        token_id = f"tok-{secrets.token_hex(6)}"
+        token = Token(token_id, role, projects, created_at, _hash(text), note, agent_role)
         self._write([*self.all(), token])
         return token, text
 
@@ -113,6 +116,8 @@ class Tokens:
             stat = self._file.stat()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise BadConfig(f"{self._file.name} cannot be read: {error.strerror}", field="token") from error
         stamp = (stat.st_mtime_ns, stat.st_ino)
         if stamp != self._read_at:
             try:
@@ -125,6 +130,7 @@ class Tokens:
                         row["created_at"],
                         row["sha256"],
                         row["note"],
+                        row.get("agent_role"),
                     )
                     for row in rows
                 ]
@@ -135,15 +141,37 @@ class Tokens:
         return list(self._known.values())
 
     def _write(self, tokens: list[Token]) -> None:
-        """Whole and at once: a reader sees the old file or the new one."""
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self._file.with_suffix(f".{secrets.token_hex(4)}")
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(fd, "w") as file:
-            json.dump([asdict(token) for token in tokens], file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, self._file)
+        _write_whole(self._file, json.dumps([asdict(token) for token in tokens], indent=2), os.replace)
+
+
+def _write_whole(path: Path, text: str, put: Callable[[Path, Path], None]) -> None:
+    """Whole, durable and for its owner only: a reader sees what was there before, or all of this.
+
+    `put` gives the new file its name. With `os.link` that raises FileExistsError where there is one already.
+    """
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            put(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        message = (
+            f"{path.name} cannot be written: {error.strerror}; see that its disk is writable and has room"
+        )
+        raise StoreUnavailable(message) from error
 
 
 def _hash(text: str) -> str:

@@ -6,11 +6,12 @@ import asyncio
 import sqlite3
 from typing import TYPE_CHECKING
 
-from tests.api.served import client_of, client_with
+from tests.api.served import client_of, client_with, python3
 
 from belljar import __version__
 from belljar.engines.base import Probe
 from belljar.engines.fake import FakeEngine
+from belljar.engines.jail.engine import JailEngine
 from belljar.service import Service
 from belljar.tokens import Role
 
@@ -55,14 +56,48 @@ async def test_the_engine_is_not_probed_for_every_caller(open_service: Opening) 
     assert engine.probes == 1
 
 
-async def test_metrics_count_what_ran_and_what_was_refused(http: httpx2.AsyncClient) -> None:
-    await http.post("/run", json={"code": "1"})
-    await http.post("/run", json={"code": "1", "limits": {"memory_mb": 99999}})
-    answer = await http.get("/metrics")
+def counted(text: str) -> dict[str, float]:
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+async def test_metrics_tell_what_ran_what_runs_what_waits_and_what_was_refused(open_service: Opening) -> None:
+    engine = FakeEngine(programs={"python3": python3})
+    async with open_service(engine, max_concurrent_execs=1, max_queued_execs=1) as service:
+        async with client_of(service) as http:
+            assert (await http.post("/run", json={"code": "sleep 0.01"})).status_code == 200
+            assert (
+                await http.post("/run", json={"code": "1", "limits": {"memory_mb": 99999}})
+            ).status_code == 403
+            long = {"exec": {"kind": "python", "command": "sleep 60"}, "wait": False}
+            for _ in range(2):
+                assert (await http.post("/sandbox/execs", json=long)).status_code == 202
+            assert (await http.post("/run", json={"code": "1"})).status_code == 429
+            answer = await http.get("/metrics")
+            for exec_id in service.lifecycle.live_ids:
+                await service.lifecycle.cancel(exec_id)
     assert answer.headers["content-type"].startswith("text/plain")
-    assert 'sandbox_executions_total{language="python",status="exited",tool="none"} 1.0' in answer.text
-    assert 'sandbox_refusals_total{code="POLICY_ESCALATION"} 1.0' in answer.text
-    assert "sandbox_queue_depth 0.0" in answer.text
+    found = counted(answer.text)
+    assert found['sandbox_executions_total{language="python",status="exited",tool="none"}'] == 1
+    assert found['sandbox_execution_duration_seconds_count{tool="none"}'] == 1
+    assert found['sandbox_execution_duration_seconds_sum{tool="none"}'] > 0
+    assert 'sandbox_memory_usage_bytes{tool="none"}' in found
+    assert 'sandbox_cpu_usage_seconds{tool="none"}' in found
+    assert found['sandbox_pool_size{status="busy"}'] == 1
+    assert found['sandbox_policy_violations_total{reason="POLICY_ESCALATION",tool="none"}'] == 1
+    assert found['sandbox_refusals_total{code="POLICY_ESCALATION"}'] == 1
+    assert found['sandbox_refusals_total{code="QUEUE_FULL"}'] == 1
+    assert found["sandbox_queue_depth"] == 1
+    assert found["sandbox_jar_start_seconds_count"] >= 1
+
+
+async def test_what_a_real_jar_used_is_in_the_metrics(open_service: Opening) -> None:
+    async with open_service(JailEngine()) as service, client_of(service) as http:
+        await http.post("/run", json={"code": "sum(range(10**6))"})
+        found = counted((await http.get("/metrics")).text)
+    assert found['sandbox_memory_usage_bytes{tool="none"}'] > 0
+    assert found['sandbox_cpu_usage_seconds{tool="none"}'] > 0
+    assert found["sandbox_jar_start_seconds_sum"] > 0
 
 
 async def test_a_whole_chain_is_in_order(http: httpx2.AsyncClient) -> None:
@@ -80,3 +115,12 @@ async def test_a_row_that_was_changed_is_found_and_named(service: Service, http:
     assert answer["ok"] is False
     assert [(fault["kind"], fault["exec_id"]) for fault in answer["faults"]] == [("record", exec_id)]
     assert "exit_code" in answer["faults"][0]["what"]
+
+
+async def test_an_artifact_that_was_changed_is_found_and_named(
+    service: Service, http: httpx2.AsyncClient
+) -> None:
+    exec_id = (await http.post("/run", json={"code": "write f x"})).json()["id"]
+    (service.workspace.run_folder("default", exec_id) / "files/f").write_text("y")
+    answer = (await http.get("/audit/verify")).json()
+    assert [(fault["kind"], fault["exec_id"]) for fault in answer["faults"]] == [("artifact", exec_id)]

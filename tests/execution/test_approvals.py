@@ -92,7 +92,7 @@ async def test_what_is_shown_names_the_lines_the_inputs_and_the_grant(service: S
     _, approval = await asked(service)
     shown = (await service.lifecycle.approvals.get(approval.id)).shown
     assert [(one["line"], one["tier"]) for one in shown["findings"]] == [(2, "critical")]
-    assert list(shown["inputs"]) == ["data.txt"]
+    assert list(shown["files"]) == ["data.txt"]
     assert shown["grant"]["fields"]
 
 

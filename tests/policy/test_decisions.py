@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -327,3 +328,15 @@ def test_a_decision_cannot_be_changed_through_its_provenance() -> None:
     decision = decide(PolicySet())
     with pytest.raises(TypeError):
         decision.provenance["limits.memory_mb"] = None  # type: ignore[index]
+
+
+def test_a_decision_as_data_is_what_json_gives_back() -> None:
+    policies = PolicySet(settings=Policy(commands=(PatternRules("settings", ("ls",), ()),)))
+    decision = decide(policies, overrides={"limits.memory_mb": 64})
+    data = decision.as_data()
+    assert json.loads(json.dumps(data)) == data
+    assert data["digest"] == decision.grant.digest
+    assert data["grant"]["limits"]["memory_mb"] == 64
+    rows = {row["field"]: row for row in data["fields"]}
+    assert (rows["limits.memory_mb"]["value"], rows["limits.memory_mb"]["layer"]) == (64, "request")
+    assert rows["commands"]["value"] == data["grant"]["commands"] != []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from belljar.api.answers import json_answer
 from belljar.api.bodies import Body
 from belljar.api.calls import Call
-from belljar.models import canonical_json
-from belljar.policy.decisions import Decision, decide
+from belljar.policy.decisions import decide
 from belljar.wiring import accepts_weaker_limits
 
 if TYPE_CHECKING:
@@ -41,17 +39,5 @@ def _explained(call: Call, body: ExplainBody) -> Response:
         call.service.lifecycle.policies, role=body.role, tool=body.tool, overrides=body.policy_overrides
     )
     weaker = accepts_weaker_limits(call.service.config, person=False)
-    return json_answer(_view(replace(decision, grant=replace(decision.grant, accept_weaker_limits=weaker))))
-
-
-def _view(decision: Decision) -> Any:
-    """As `belljar policy explain --json` prints it."""
-    rows = [row._asdict() | {"value": _as_data(row.value)} for row in decision.explain()]
-    answer = {"grant": asdict(decision.grant), "digest": decision.grant.digest, "fields": rows}
-    return json.loads(canonical_json(answer))
-
-
-def _as_data(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_as_data(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    decision = replace(decision, grant=replace(decision.grant, accept_weaker_limits=weaker))
+    return json_answer(decision.as_data())

@@ -52,7 +52,9 @@ def explain(
         overrides=_overrides(set_ or ()),
     )
     if as_json:
-        typer.echo(_decision_json(decision))
+        import json
+
+        typer.echo(json.dumps(decision.as_data(), indent=2))
     else:
         _print_decision(decision)
 
@@ -85,25 +87,6 @@ def _overrides(settings: Iterable[str]) -> dict[str, object]:
         except (ValueError, RecursionError):
             overrides[name] = text
     return overrides
-
-
-def _decision_json(decision: Decision) -> str:
-    import json
-    from dataclasses import asdict
-
-    from belljar.models import canonical_json
-
-    rows = [row._asdict() | {"value": _as_data(row.value)} for row in decision.explain()]
-    answer = {"grant": asdict(decision.grant), "digest": decision.grant.digest, "fields": rows}
-    return json.dumps(json.loads(canonical_json(answer)), indent=2)
-
-
-def _as_data(value: Any) -> Any:
-    from dataclasses import asdict, is_dataclass
-
-    if isinstance(value, tuple):
-        return [_as_data(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _print_decision(decision: Decision) -> None:

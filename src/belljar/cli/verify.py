@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from belljar.errors import BadRequest, NotFound
+from belljar.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from belljar.audit.ledger import LedgerStore
     from belljar.audit.receipts import Fault, LeftBehind
-    from belljar.audit.records import ExecRecord, Receipt
+    from belljar.audit.records import Receipt
     from belljar.config import Config
-    from belljar.execution.workspace import Workspace
 
 _EXEC_ID = re.compile(r"ex-[0-9a-f]+")
 _FAULTS = 1000
@@ -76,8 +74,9 @@ async def _walk(
     show that it was put into the chain later."""
     from belljar.audit.receipts import verify_chain
     from belljar.audit.trail import verify_trail
+    from belljar.service import open_store
 
-    async with await _records(config) as store:
+    async with await open_store(config, signer=None) as store:
         if run is not None and await store.receipt_of(run) is None:
             raise NotFound(f"there is no receipt of a run {run}; one that is not over has none yet")
         left_behind = _left_behind(config)
@@ -90,45 +89,11 @@ async def _walk(
         return Checked(len([None async for _ in store.receipts()]), faults)
 
 
-async def _records(config: Config) -> LedgerStore:
-    """Without the key that signs: nothing can be added."""
-    url = config.database_url
-    if url is not None and not url.startswith("sqlite:"):
-        from belljar.audit.postgres import PostgresStore
-
-        return await PostgresStore.open(url, None)
-    from belljar.audit.sqlite import SqliteStore
-
-    path = Path(url.removeprefix("sqlite://")) if url else config.data_dir / "belljar.db"
-    if not path.is_file():  # opening it would make one
-        raise BadRequest(f"there are no records at {path}; has a run taken place?", field="data_dir")
-    return await SqliteStore.open(path, None)
-
-
 def _left_behind(config: Config) -> LeftBehind | None:
     from belljar.execution.workspace import Workspace
 
     root = config.data_dir / "workspace"
-    if not root.is_dir():
-        return None
-    workspace = Workspace(root)
-    return lambda record: _digests(workspace, record)
-
-
-def _digests(workspace: Workspace, record: ExecRecord) -> Mapping[str, str] | None:
-    import hashlib
-
-    if not workspace.run_folder(record.project_id, record.exec_id).is_dir():
-        return None
-    found = {}
-    for path in (artifact["path"] for artifact in record.artifacts):
-        try:
-            opened = workspace.open_artifact(record.project_id, record.exec_id, path, 1 << 40)
-        except NotFound:
-            continue
-        with open(opened.fd, "rb") as file:
-            found[path] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    return Workspace(root).digests if root.is_dir() else None
 
 
 def _print(checked: Checked) -> None:

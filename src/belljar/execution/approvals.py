@@ -178,6 +178,10 @@ class Approvals:
             raise NotFound("there is no approval of that id", field="approval_id")
         return _approval(matter)
 
+    async def of(self, exec_id: str) -> Approval:
+        """What was asked of this run."""
+        return await self.get(_id_for(exec_id))
+
     async def known(
         self, projects: frozenset[str] | None = None, *states: ApprovalState
     ) -> Sequence[Approval]:

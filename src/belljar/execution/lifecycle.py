@@ -39,15 +39,16 @@ from belljar.execution.approvals import Approval, Approvals, ApprovalState, dige
 from belljar.execution.events import RunEvent
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.pending import Pending
-from belljar.execution.requests import plan, risk_of, tier_to_approve
+from belljar.execution.requests import SCRIPTS, plan, risk_of, tier_to_approve
 from belljar.execution.retention import sweep
 from belljar.execution.submissions import Submission
 from belljar.execution.turns import Place, Turns
 from belljar.execution.workspace import Workspace, check_project_id
 from belljar.metrics import Metrics
-from belljar.models import RiskTier, RunRequest, RunResult, Verdict
+from belljar.models import Language, RiskTier, RunRequest, RunResult, Verdict
 from belljar.policy.decisions import Decision, PolicySet, decide
 from belljar.policy.layers import Layer
+from belljar.policy.patterns import allows_work
 
 __all__ = ["Lifecycle"]
 
@@ -223,7 +224,7 @@ class Lifecycle:
             await self._refuse(record, error)
             raise
         risk = await _aside(submission.request, risk_of, submission.request)
-        record = recording.granted(record, decision, risk)
+        record = recording.granted(record, submission, decision, risk)
         live = LiveRun(record, submission, decision.grant, engine)
         tier = tier_to_approve(decision.grant, risk)
         approval = await self.approvals.standing(digest_of(submission, decision.grant)) if tier else None
@@ -268,12 +269,17 @@ class Lifecycle:
         if submission.request.context is not None and engine is self.engine:
             raise BadRequest("a context lives in a session; start one first", field="context")
         request = submission.request
+        decision = replace(decision, grant=await engine.fit(decision.grant, request.language))
         if submission.persist_work:
             kept = await asyncio.to_thread(
                 self.workspace.kept_work, submission.project_id, decision.grant.limits
             )
             given = {file.path for file in request.files}
-            files = (*(file for file in kept if file.path not in given), *request.files)
+            if request.code is not None:
+                given.add(SCRIPTS[request.language or Language.PYTHON])
+            shown = (file for file in kept if file.path not in given)
+            rules = self.policies.operators_word(submission.role, submission.tool).grant.paths
+            files = (*(file for file in shown if allows_work(file.path, rules)), *request.files)
             request = replace(request, files=files)
         await _aside(request, plan, request, decision.grant, engine.interpreters(), engine.name)
         return decision, replace(submission, request=request)

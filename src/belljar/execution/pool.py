@@ -103,6 +103,9 @@ class Pool:
     def interpreters(self) -> Mapping[Language, tuple[str, ...]]:
         return self._engine.interpreters()
 
+    async def fit(self, grant: Grant, language: Language | None) -> Grant:
+        return await self._engine.fit(grant, language)
+
     def keep(self, grant: Grant) -> None:
         """Have jars of this shape ready from now on, before anybody asks."""
         if self._max_idle:

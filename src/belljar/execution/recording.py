@@ -52,10 +52,12 @@ def asked(submission: Submission, *, exec_id: str, request_id: str, epoch: str, 
     )
 
 
-def granted(record: ExecRecord, decision: Decision, risk: Assessment) -> ExecRecord:
+def granted(record: ExecRecord, submission: Submission, decision: Decision, risk: Assessment) -> ExecRecord:
     told = decision.as_data()
+    request = submission.request
     return replace(
         record,
+        inputs={**digests(request.files), **digests(request.inputs)},  # kept work among them
         image=decision.grant.image,
         policy_snapshot={
             row["field"]: {"value": row["value"], "layer": row["layer"]} for row in told["fields"]
@@ -74,7 +76,8 @@ def shown(submission: Submission, decision: Decision, risk: Assessment) -> dict[
         "args": request.args,
         "working_dir": request.working_dir,
         "env_keys": sorted(request.env),
-        "inputs": {**digests(request.files), **digests(request.inputs)},
+        "files": digests(request.files),
+        "inputs": digests(request.inputs),
         "role": submission.role,
         "tool": submission.tool,
         "skill_id": submission.skill_id,

@@ -90,6 +90,7 @@ def plan(
         env=dict(request.env),
         cwd=cwd,
         stdin=request.stdin,
+        stdin_open=request.stdin_open,
         context=request.context,
         cell=(request.code or "") if request.context is not None else "",
     )

@@ -57,7 +57,7 @@ class Submission:
             "stdin": sha256(request.stdin),
             "overrides": self.overrides,
             "persist_work": self.persist_work,
-            "session": [self.session_id, request.context],
+            "session": [self.session_id, request.context, request.stdin_open],
             "context": [
                 self.role,
                 self.tool,

@@ -8,7 +8,7 @@ ask for anything up to the ceiling; asking for more is refused, never clamped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -75,6 +75,16 @@ class Decision:
             for place, term in self.provenance.items()
         )
 
+    def as_data(self) -> dict[str, Any]:
+        """The grant, its digest and every row of `explain`, of nothing but what JSON has."""
+        return {
+            "grant": _as_data(self.grant),
+            "digest": self.grant.digest,
+            "fields": [
+                {name: _as_data(value) for name, value in row._asdict().items()} for row in self.explain()
+            ],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
@@ -86,6 +96,8 @@ class PolicySet:
     ceilings: Policy = field(default_factory=Policy)
     roles: Mapping[str, Role] = field(default_factory=dict)
     tools: Mapping[str, Tool] = field(default_factory=lambda: {name: Tool(name) for name in BUILT_IN})
+    approvers: Mapping[RiskTier, frozenset[str]] = field(default_factory=dict)
+    """By tier: the roles and ids of tokens that may decide. A tier that is left out: every person's token."""
     _decided: dict[tuple[str | None, str | None], Decision] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -244,6 +256,16 @@ def _beyond(name: str, asked: Any, term: Term) -> PolicyEscalation | ImageNotAll
         asked, ceiling = _list(asked), _list(term.ceiling)
         return PolicyEscalation(field=_PLACES[name], asked=asked, ceiling=ceiling, layer=layer)
     return PolicyEscalation(field=_PLACES[name], asked=asked, ceiling=term.ceiling, layer=layer)
+
+
+def _as_data(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {name: _as_data(part) for name, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_as_data(item) for item in value]
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def _list(values: Collection[object]) -> str:

@@ -13,6 +13,7 @@ import pytest
 from belljar.engines.jail import delegation
 from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.engines.jail.delegation import Claim, NoDelegation
+from belljar.processes import start_time
 
 ENTER_AND = """
 import os, sys
@@ -192,7 +193,7 @@ def test_what_a_dead_service_left_is_swept_by_the_next_claim(claimed: Claim, dea
 
 
 def test_a_reused_pid_does_not_keep_what_an_older_process_left(claimed: Claim) -> None:
-    start = str(delegation._start_time(os.getpid()))
+    start = str(start_time(os.getpid()))
     left = [path.parent / path.name.replace(start, str(int(start) - 1), 1) for path in claimed.paths.values()]
     for path in left:
         path.mkdir()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from belljar.engines.jail.cgroup import V2_CONTROLLERS, Cgroup, Parents
+from belljar.processes import start_time
 
 _V1 = ("memory", "pids", "cpu", "cpuacct")
 _EPOCH = re.compile(r"belljar-(\d+)-(\d+)-[0-9a-f]+")
@@ -33,7 +34,7 @@ class Claim:
         self._stack = ExitStack()
         self.parents: Parents = {}
         self.paths: dict[str, Path] = {}
-        name = f"belljar-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(4)}"
+        name = f"belljar-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
         try:
             for controller, base in bases.items():
                 _sweep(base)
@@ -137,7 +138,7 @@ def _sweep(base: Path) -> None:
     """Remove what services that are no longer alive have left."""
     for old in base.glob("belljar-*-*"):
         match = _EPOCH.fullmatch(old.name)
-        if match and _start_time(int(match[1])) != int(match[2]):
+        if match and start_time(int(match[1])) != int(match[2]):
             _remove_quietly(old)
 
 
@@ -153,12 +154,3 @@ def _remove_quietly(path: Path) -> None:
         finally:
             os.close(fd)
         path.rmdir()
-
-
-def _start_time(pid: int) -> int:
-    """In clock ticks since boot, 0 if there is no such process. With the pid it names a process for good."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(stat.rpartition(")")[2].split()[19])
