@@ -1,35 +1,28 @@
 """How fast the embedded engine is, against doing the same without it.
 
-python bench/bench_jail.py [--json] [--quick] [--only NAME…]
-
-    hello       a fresh jar for `print('hi')` and its like, against the bare interpreter
-    throughput  eight of them at once
-    output      a program that writes a gigabyte, against writing it to /dev/null
-    preload     heavy imports, preloaded and not
-    soak        thousands of runs in a row: does anything grow?
-
-Promises that are not kept are said, not punished: the exit status is 0.
+hello       a fresh jar for `print('hi')` and its like, against the bare interpreter
+throughput  eight of them at once
+output      a program that writes a gigabyte, against writing it to /dev/null
+preload     heavy imports, preloaded and not
+soak        thousands of runs in a row: does anything grow?
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
-import json
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
 from belljar.engines.base import Area
 from belljar.engines.jail.engine import JailEngine
-from belljar.errors import BelljarError
 from belljar.execution.requests import plan
 from belljar.execution.runs import run
 from belljar.models import Grant, Language, Limits, RunRequest, Start, Started, Verdict
@@ -41,11 +34,9 @@ from measuring import (
     Row,
     at_least,
     at_most,
-    commit,
     in_turn,
-    machine,
     quantile,
-    shown,
+    rate,
     trend,
 )
 
@@ -87,6 +78,8 @@ class Size:
     warm_up: int
     soak: int
     sample_every: int
+    calls: int
+    """Of the service, in each pattern."""
 
 
 FULL = Size(
@@ -100,6 +93,7 @@ FULL = Size(
     warm_up=500,
     soak=10_000,
     sample_every=250,
+    calls=100,
 )
 QUICK = Size(
     hello=50,
@@ -112,6 +106,7 @@ QUICK = Size(
     warm_up=50,
     soak=200,
     sample_every=10,
+    calls=25,
 )
 SMOKE = Size(
     hello=2,
@@ -124,6 +119,7 @@ SMOKE = Size(
     warm_up=2,
     soak=16,
     sample_every=2,
+    calls=3,
 )
 SIZES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 
@@ -301,10 +297,10 @@ async def bench_throughput(size: Size) -> Report:
         jobs |= {name: _bare_job(path) for name, path in pythons().items()}
         rates: dict[str, list[float]] = {name: [] for name in jobs}
         for job in jobs.values():
-            await _rate(job, AT_ONCE)
+            await rate(job, AT_ONCE, AT_ONCE)
         for _ in range(size.blocks):
             for name, job in jobs.items():
-                rates[name].append(await _rate(job, size.block))
+                rates[name].append(await rate(job, size.block, AT_ONCE))
     finally:
         await engine.close()
     rows: list[Row] = [
@@ -339,20 +335,6 @@ def _bare_job(python: str) -> Job:
             raise RuntimeError(f"{python} printed {stdout!r}")
 
     return job
-
-
-async def _rate(job: Job, count: int) -> float:
-    left = iter(range(count))
-
-    async def worker() -> None:
-        for _ in left:
-            await job()
-
-    start = perf_counter()
-    async with asyncio.TaskGroup() as workers:
-        for _ in range(AT_ONCE):
-            workers.create_task(worker())
-    return count / (perf_counter() - start)
 
 
 # output
@@ -542,47 +524,3 @@ BENCHMARKS: dict[str, Callable[[Size], Awaitable[Report]]] = {
     "preload": bench_preload,
     "soak": bench_soak,
 }
-
-
-async def _held_by() -> dict[str, str]:
-    """Which layer holds each limit: where it is another one, other ratios are to be expected."""
-    engine = JailEngine()
-    try:
-        request = RunRequest(language=Language.PYTHON, code="")
-        return dict((await run(engine, GRANT, request)).usage.held_by)
-    finally:
-        await engine.close()
-
-
-async def measure(names: list[str], size: Size, as_json: bool) -> None:
-    host, revision, held_by = machine(), commit(), await _held_by()
-    if not as_json:
-        text = ", ".join(f"{name} {value}" for name, value in (host | held_by).items())
-        sys.stdout.write(f"belljar at {revision}: {text}\n\n")
-    reports = {}
-    for name in names:
-        report = await BENCHMARKS[name](size)
-        reports[name] = asdict(report)
-        if not as_json:
-            sys.stdout.write(shown(name, report))
-            sys.stdout.flush()
-    if as_json:
-        found = {"machine": host, "commit": revision, "held_by": held_by, "benchmarks": reports}
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare the embedded engine with bare programs.")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, metavar="NAME", default=list(BENCHMARKS))
-    parser.add_argument("--size", choices=SIZES, default="full", help="smoke only shows that it works")
-    parser.add_argument("--quick", action="store_const", const="quick", dest="size", help="--size quick")
-    options = parser.parse_args()
-    try:
-        asyncio.run(measure(options.only, SIZES[options.size], options.json))
-    except BelljarError as error:
-        sys.exit(f"bench_jail: {error}")
-
-
-if __name__ == "__main__":
-    main()

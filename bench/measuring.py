@@ -7,6 +7,7 @@ the kernel to clean up hit all of them alike.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import platform
@@ -64,6 +65,21 @@ async def in_turn(cases: Mapping[str, Case], rounds: int) -> dict[str, list[floa
         for name in names:
             times[name].append(await _seconds(cases[name]))
     return times
+
+
+async def rate(job: Job, count: int, at_once: int) -> float:
+    """Jobs per second, so many of them at a time."""
+    left = iter(range(count))
+
+    async def worker() -> None:
+        for _ in left:
+            await job()
+
+    start = perf_counter()
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(at_once):
+            workers.create_task(worker())
+    return count / (perf_counter() - start)
 
 
 async def _seconds(case: Case) -> float:
@@ -152,6 +168,23 @@ def _aligned(rows: Sequence[Row]) -> list[str]:
         )
         lines.append("  ".join(["", first, *rest]).rstrip())
     return lines
+
+
+def markdown(report: Report) -> str:
+    """The same tables and promises for a document."""
+    lines: list[str] = []
+    for title, rows in report.tables.items():
+        columns = list(rows[0]) if rows else []
+        cells = [
+            columns,
+            ["---"] * len(columns),
+            *([_cell(row[column]) for column in columns] for row in rows),
+        ]
+        lines += [f"{title}:", "", *(f"| {' | '.join(line)} |" for line in cells), ""]
+    for promise in report.promises:
+        word = "kept" if promise.kept else "not kept"
+        lines.append(f"- {promise.text}: {promise.measured:.2f} (limit {promise.limit:g}), {word}")
+    return "\n".join(lines).strip() + "\n"
 
 
 def _cell(value: str | float | int) -> str:

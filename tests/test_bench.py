@@ -16,7 +16,7 @@ import pytest
 from belljar.engines.jail.engine import JailEngine
 
 BENCH = Path(__file__).parent.parent / "bench"
-NAMES = ("hello", "output", "preload", "soak", "throughput")
+NAMES = ("hello", "output", "patterns", "preload", "service", "soak", "sustained", "throughput")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def bench(*options: str) -> str:
     probe = asyncio.run(JailEngine().probe())
     if not probe.usable:
         pytest.skip("; ".join(f"{check.name}: {check.detail}" for check in probe.missing))
-    command = [sys.executable, str(BENCH / "bench_jail.py"), "--size", "smoke", *options]
+    command = [sys.executable, str(BENCH / "bench.py"), "--size", "smoke", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,8 +60,24 @@ def test_a_person_sees_ratios_beside_times_and_what_became_of_the_promises() -> 
     assert "kept  " in shown or "BROKEN" in shown
 
 
+def test_what_is_kept_of_a_benchmark_takes_the_place_of_what_was_found_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    bench = runpy.run_path(str(BENCH / "bench.py"))
+    document = tmp_path / "benchmarks.md"
+    document.write_text("# Benchmarks\n\n## hello\n\nold\n\n## soak\n\nold\n")
+    report = bench["Report"](tables={"Table": [{"part": "a", "ratio": 1.234}]})
+    for name in ("hello", "output"):
+        bench["write"](document, name, report, "today")
+    section = "today\n\nTable:\n\n| part | ratio |\n| --- | --- |\n| a | 1.23 |\n"
+    assert document.read_text() == (
+        f"# Benchmarks\n\n## hello\n\n{section}\n## soak\n\nold\n\n## output\n\n{section}"
+    )
+
+
 def test_an_unknown_benchmark_is_refused() -> None:
-    command = [sys.executable, str(BENCH / "bench_jail.py"), "--only", "moon"]
+    command = [sys.executable, str(BENCH / "bench.py"), "--only", "moon"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "moon" in done.stderr

@@ -34,6 +34,8 @@ EXAMPLES = {
     "sandbox.profile": "supervised",
     "sandbox.allowed_prefixes": "docs/out/, docs/more/",
     "sandbox.runner.features.use_for_tools": "true",
+    "sandbox.skills_dir": "/srv/skills",
+    "sandbox.tools_dir": "/srv/tools",
     "sandbox.max_concurrent_execs": "7",
     "sandbox.max_queued_execs": "7",
     "sandbox.pool.min_idle": "1",
@@ -46,6 +48,12 @@ EXAMPLES = {
     "sandbox.keep_gb": "7",
     "sandbox.engine": "gvisor",
     "sandbox.default_image": "registry.example/py@sha256:00",
+    "sandbox.images": "registry.example/py, alpine:3",
+    "sandbox.docker.languages": "bash=alpine:3",
+    "sandbox.docker.host": "tcp://127.0.0.1:2376",
+    "sandbox.docker.context": "remote",
+    "sandbox.docker.runtime": "crun",
+    "sandbox.gvisor.runtime": "runsc-kvm",
     "sandbox.preload": "pandas, numpy.linalg",
     "sandbox.jail.rootfs": "/srv/root",
     "sandbox.jail.cgroup_parent": "/belljar.slice/jails",
@@ -108,7 +116,7 @@ def machine(tmp_path: Path) -> Machine:
 
 def as_yaml(key: str, text: str) -> str:
     """As in a file: lists in brackets, words that are no numbers in quotes."""
-    if key in ("sandbox.preload", "sandbox.allowed_prefixes"):
+    if isinstance(_value(key), tuple):
         return f"{key}: [{text}]"
     return f"{key}: '{text}'" if isinstance(_value(key), str | Path) else f"{key}: {text}"
 

@@ -16,10 +16,10 @@ import pytest
 
 import belljar
 from belljar.client import Client, Event, Result
+from belljar.client.apps import App, AppTransport, Message, Receive, Send
 from belljar.config import Config, load
 from belljar.engines.jail.probe import probe
 from belljar.errors import BadRequest, Conflict, NotFound, PolicyEscalation, Unauthorized
-from belljar.inprocess import App, AppTransport, Message, Receive, Send
 
 
 @pytest.fixture(scope="module")

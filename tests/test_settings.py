@@ -28,6 +28,8 @@ PROMISED_KEYS = {
     "sandbox.max_stdout_kb",
     "sandbox.max_stderr_kb",
     "sandbox.runner.features.use_for_tools",
+    "sandbox.skills_dir",
+    "sandbox.tools_dir",
     "sandbox.workspace_root_win",
     "sandbox.workspace_root_wsl",
     "sandbox.max_concurrent_execs",
@@ -59,6 +61,12 @@ NOT_FOR_PROJECTS = {
     "sandbox.policy",
     "sandbox.engine",
     "sandbox.default_image",
+    "sandbox.images",
+    "sandbox.docker.languages",
+    "sandbox.docker.host",
+    "sandbox.docker.context",
+    "sandbox.docker.runtime",
+    "sandbox.gvisor.runtime",
     "sandbox.preload",
     "sandbox.jail.rootfs",
     "sandbox.jail.cgroup_parent",
@@ -78,6 +86,8 @@ NOT_FOR_PROJECTS = {
     "sandbox.runtime_mode",
     "sandbox.max_concurrent_execs",
     "sandbox.runner.features.use_for_tools",
+    "sandbox.skills_dir",
+    "sandbox.tools_dir",
 }
 
 

@@ -139,7 +139,16 @@ class ImageNotAllowed(Refused):
 
 
 class ApprovalNeeded(Refused):
+    """`exec_id` is the run that waits, `approval_id` what decides on it; empty where nobody can be asked."""
+
     code = "APPROVAL_NEEDED"
+
+    def __init__(
+        self, message: str, *, exec_id: str = "", approval_id: str = "", field: str | None = None
+    ) -> None:
+        super().__init__(message, field=field)
+        self.exec_id = exec_id
+        self.approval_id = approval_id
 
 
 class ApprovalDenied(Refused):

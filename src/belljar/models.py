@@ -16,6 +16,7 @@ from enum import StrEnum
 
 __all__ = [
     "Artifact",
+    "Contacted",
     "Ended",
     "Event",
     "Finding",
@@ -238,6 +239,8 @@ class RunRequest:
     """Relative to `/workspace/work`; empty is `work` itself."""
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes = b""
+    stdin_open: bool = False
+    """In a session: more may be given to it to read while it runs."""
     context: str | None = None
     """In a session: the Python that keeps its variables between runs, in which `code` is to be run."""
 
@@ -254,6 +257,8 @@ class Usage:
     pids_refused: int = 0
     """How often a fork was refused by the pids limit."""
     disk_full: bool = False
+    network_bytes_sent: int = 0
+    network_bytes_recv: int = 0
     held_by: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -297,6 +302,21 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contacted:
+    """A program asked for a way out, and this was decided. What it wrote is escaped and cut short."""
+
+    host: str
+    port: int
+    allowed: bool
+    rule: str
+    """What settled it: which layer's, which list, which entry."""
+    address: str = ""
+    """Connected to; empty where nobody was."""
+    secret: str = ""
+    """Name of the one that was put into the request on its way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The program is over and every process of its jar is dead. Kernel facts."""
 
@@ -308,7 +328,7 @@ class Ended:
     usage: Usage
 
 
-Event = Started | Output | Shown | Ended
+Event = Started | Output | Shown | Contacted | Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from belljar.execution.turns import Turns
 from belljar.execution.workspace import Workspace
 from belljar.flows.skills import Skills
 from belljar.metrics import Metrics
+from belljar.models import Language
 from belljar.processes import start_time
 from belljar.tokens import Tokens
 from belljar.wiring import accepts_weaker_limits, check_enabled, engine_for, policies_of
@@ -64,10 +65,11 @@ class Service:
             )
             stack.push_async_callback(engine.close)
             epoch = _epoch(os.getpid())
-            approvals = Approvals(store, expires_s=config.approval_expires_s)
+            policies = policies_of(config)
+            approvals = Approvals(store, expires_s=config.approval_expires_s, approvers=policies.approvers)
             lifecycle = Lifecycle(
                 engine=engine,
-                policies=policies_of(config),
+                policies=policies,
                 store=store,
                 workspace=Workspace(config.data_dir / "workspace"),
                 turns=Turns(at_once=config.max_concurrent_execs, waiting=config.max_queued_execs),
@@ -95,7 +97,7 @@ class Service:
                 approvals.watch(),
             ):
                 stack.callback(asyncio.create_task(work).cancel)
-            engine.keep(lifecycle.decide(overrides={}).grant)
+            engine.keep(await engine.fit(lifecycle.decide(overrides={}).grant, Language.PYTHON))
             tokens = Tokens(config.data_dir, config.token)
             workspace = lifecycle.workspace
             yield cls(config, engine, store, signer, workspace, lifecycle, sessions, metrics, tokens, skills)

@@ -215,6 +215,13 @@ _TOKEN = _text("1 to 512 visible ASCII characters without spaces", r"[!-~]{1,512
 # What a path of another system may look like is for `execution.hostpaths` to say.
 _FOREIGN_PATH = _text("a path", r"[^\x00-\x1f]+")
 _CGROUP = _text("a cgroup path such as /belljar", r"(/(?!\.)[A-Za-z0-9_.@-]+)+")
+_IMAGES = _list("a list of names of images", r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_LANGUAGE_IMAGES = _list(
+    "a list such as javascript=belljar/node",
+    r"(python|bash|javascript|typescript)=[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}",
+)
+_ENDPOINT = _text("a unix:// or tcp:// address", r"(unix:///|tcp://|https?://)[^\s@]+")
+_WORD = _text("a name without spaces", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _MODULES = _list("a list of module names", r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _FOLDERS = _list("a list of relative folders such as docs/", r"((?!\.\.?/)[^/\\\x00-\x1f\x7f]+/)+")
 
@@ -283,6 +290,10 @@ class Config:
         "Whether legacy tools run in a jar too; a failure there is a failure, nothing falls back.",
         key="runner.features.use_for_tools",
     )
+    skills_dir: Path | None = _setting(
+        None, _PATH, "Folder of skills besides those that come with belljar; one of the same id replaces it."
+    )
+    tools_dir: Path | None = _setting(None, _PATH, "Folder of legacy tools, `<name>/tool.py` each.")
     max_concurrent_execs: int = _setting(
         2 * (os.cpu_count() or 1),
         _whole(1, 10_000),
@@ -330,7 +341,31 @@ class Config:
         EngineChoice.AUTO, _choice(EngineChoice), "What makes the jars: `auto`, `jail`, `docker` or `gvisor`."
     )
     default_image: str = _setting(
-        "python:3.12-slim", _IMAGE, "Image of a jar where the request names none.", env="BELLJAR_IMAGE"
+        "belljar/python", _IMAGE, "Image of a jar where the request names none.", env="BELLJAR_IMAGE"
+    )
+    images: tuple[str, ...] = _setting(
+        (), _IMAGES, "Images that a request may name; where a policy lists images, only those in both."
+    )
+    docker_languages: tuple[str, ...] = _setting(
+        ("bash=belljar/shell", "javascript=belljar/node", "typescript=belljar/node"),
+        _LANGUAGE_IMAGES,
+        "Images of languages that the default image is not for.",
+        key="docker.languages",
+    )
+    docker_host: str | None = _setting(
+        None,
+        _ENDPOINT,
+        "Where the docker engine is; without it, what the docker command uses.",
+        key="docker.host",
+    )
+    docker_context: str | None = _setting(
+        None, _WORD, "Which docker context is used; without it, the current one.", key="docker.context"
+    )
+    docker_runtime: str = _setting(
+        "runc", _WORD, "The docker engine's runtime for engine `docker`.", key="docker.runtime"
+    )
+    gvisor_runtime: str = _setting(
+        "runsc", _WORD, "The docker engine's runtime for engine `gvisor`.", key="gvisor.runtime"
     )
     preload: tuple[str, ...] = _setting(
         (), _MODULES, "Modules that the warm interpreter imports beforehand, such as `pandas`."

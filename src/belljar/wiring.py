@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from belljar import engines
 from belljar.config import Config, stated_limits
+from belljar.engines import Choice
 from belljar.engines.base import Engine
 from belljar.errors import BadConfig, Refused
 from belljar.models import Grant
@@ -29,7 +30,11 @@ def policies_of(config: Config) -> PolicySet:
     if wider:
         message = f"{wider[0]} of the configuration is above the ceiling of {policies.name}"
         raise BadConfig(message, field=wider[0])
-    return replace(policies, settings=settings)
+    ceilings = policies.ceilings
+    if config.images:
+        allowed = frozenset(config.images)
+        ceilings = replace(ceilings, images=allowed if ceilings.images is None else ceilings.images & allowed)
+    return replace(policies, settings=settings, ceilings=ceilings)
 
 
 def accepts_weaker_limits(config: Config, *, person: bool) -> bool:
@@ -45,12 +50,34 @@ def grant_for(config: Config, overrides: Mapping[str, object]) -> Grant:
     return replace(grant, accept_weaker_limits=accepts_weaker_limits(config, person=True))
 
 
-async def engine_for(config: Config, name: str | None = None) -> Engine:
-    """The engine that the configuration or the caller names, once its probe has passed."""
-    return await engines.choose(
-        name or config.engine,
-        rootfs=str(config.jail_rootfs) if config.jail_rootfs else None,
+def choice_for(config: Config) -> Choice:
+    return Choice(
         preload=config.preload,
+        rootfs=str(config.jail_rootfs) if config.jail_rootfs else None,
         cgroup_parent=config.jail_cgroup_parent,
         uid_base=config.jail_uid_base,
+        docker_host=config.docker_host,
+        docker_context=config.docker_context,
+        image=config.default_image,
+        languages=_languages(config),
+        runtimes={"docker": config.docker_runtime, "gvisor": config.gvisor_runtime},
     )
+
+
+async def engine_for(config: Config, name: str | None = None) -> Engine:
+    """The engine that the configuration or the caller names, once its probe has passed."""
+    return await engines.choose(name or config.engine, choice_for(config))
+
+
+def images_of(config: Config) -> dict[str, str]:
+    """Every image that a run may use, and what for."""
+    uses: dict[str, list[str]] = {config.default_image: ["default"]}
+    for language, image in _languages(config).items():
+        uses.setdefault(image, []).append(language)
+    for image in config.images:
+        uses.setdefault(image, []).append("requests")
+    return {image: ", ".join(what) for image, what in uses.items()}
+
+
+def _languages(config: Config) -> dict[str, str]:
+    return dict(entry.partition("=")[::2] for entry in config.docker_languages)

@@ -75,6 +75,17 @@ async def test_a_command_is_run(shared: httpx2.AsyncClient) -> None:
     assert record["policy_snapshot"]["limits.stdout_kb"] == {"layer": "request", "value": 256}
 
 
+@pytest.mark.parametrize(
+    ("asked", "verdict"), [("kill", "output_limit"), ("truncate", "exited"), (None, "exited")]
+)
+async def test_too_much_output_is_cut_off_or_ends_the_run_as_asked(
+    shared: httpx2.AsyncClient, asked: str | None, verdict: str
+) -> None:
+    body = {"code": "flood 40", "limits": {"max_stdout_kb": 64}, "on_output_limit": asked}
+    answer = (await shared.post("/run", json=body)).json()
+    assert (answer["verdict"], answer["truncated"]["stdout"]) == (verdict, True)
+
+
 async def test_a_program_that_fails_is_a_good_answer(shared: httpx2.AsyncClient) -> None:
     answer = await shared.post("/run", json={"code": "exit 3"})
     assert (answer.status_code, answer.json()["exit_code"], answer.json()["status"]) == (200, 3, "ok")
@@ -251,7 +262,8 @@ async def test_a_refused_request_is_refused_again(http: httpx2.AsyncClient) -> N
     first, second = await http.post("/run", json=body), await http.post("/run", json=body)
     assert second.status_code == first.status_code == 403
     assert code_of(first) == code_of(second) == "POLICY_ESCALATION"
-    assert first.json()["error"]["message"] == second.json()["error"]["message"]
+    for part in ("message", "field"):
+        assert first.json()["error"][part] == second.json()["error"][part]
 
 
 async def test_twenty_at_once_are_one_run(http: httpx2.AsyncClient) -> None:

@@ -44,10 +44,10 @@ def environment(data_dir: Path, **more: str) -> dict[str, str]:
     return {**ours, "BELLJAR_DATA_DIR": str(data_dir), **WITHOUT_CGROUPS_TOO, **more}
 
 
-def start_service(data_dir: Path, *options: str) -> Service:
+def start_service(data_dir: Path, *options: str, **settings: str) -> Service:
     process = subprocess.Popen(
         [*BELLJAR, "serve", "--port", "0", "--json", *options],
-        env=environment(data_dir),
+        env=environment(data_dir, **settings),
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -27,6 +27,13 @@ def test_a_token_is_shown_once_and_known_by_its_hash(belljar: Belljar, tmp_path:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_a_token_can_have_a_role_of_the_policy(belljar: Belljar, tmp_path: Path) -> None:
+    ran = belljar("token", "create", "--role", "agent", "--agent-role", "reader")
+    known = Tokens(tmp_path / "data").identify(ran.out.strip())
+    assert known is not None
+    assert known.agent_role == "reader"
+
+
 def test_a_revoked_token_is_nobodys(belljar: Belljar, tmp_path: Path) -> None:
     made = belljar("token", "create", "--role", "viewer", "--json").json
     assert made["projects"] is None

@@ -35,8 +35,10 @@ def _folder() -> Iterator[Path]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def places(_folder: Path) -> AsyncIterator[Places]:
-    engine = JailEngine()
     # As if Debian's Python ran us: with another, the fork start would be compared to a different version.
-    engine._tree = Tree(rootfs=None, python_prefix=None, python=PYTHON, env={"PATH": PATH})
+    debian = Tree(rootfs=None, python_prefix=None, python=PYTHON, env={"PATH": PATH})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("belljar.engines.jail.engine.host_tree", lambda: debian)
+        engine = JailEngine()
     yield Places(engine, _folder)
     await engine.close()

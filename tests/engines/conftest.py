@@ -1,21 +1,28 @@
 """Fixtures by stage of life: an engine, a jar of it. What a test leaves on the host fails that test.
 
 `ENGINES=jail,fake` restricts the suite to those engines; one that is named and cannot be had is then a
-failure instead of a skip.
+failure instead of a skip. gVisor is slow: unless it is named, it keeps only what is marked `essential`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
 
+from belljar.engines.docker import labels
+from belljar.engines.docker.engine import DockerEngine
 from belljar.engines.fake import FakeEngine
 from belljar.engines.jail.engine import JailEngine
 from belljar.models import Grant, Limits, OnOutputLimit
@@ -23,7 +30,12 @@ from belljar.models import Grant, Limits, OnOutputLimit
 if TYPE_CHECKING:
     from belljar.engines.base import Engine, Jar
 
-ENGINES: dict[str, Callable[[], Engine]] = {"fake": FakeEngine, "jail": JailEngine}
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "docker": DockerEngine,
+    "fake": FakeEngine,
+    "gvisor": partial(DockerEngine, name="gvisor", runtime="runsc"),
+    "jail": JailEngine,
+}
 NAMED = {name for name in os.environ.get("ENGINES", "").split(",") if name}
 
 MakeJar = Callable[..., Awaitable["Jar"]]
@@ -32,9 +44,20 @@ MakeJar = Callable[..., Awaitable["Jar"]]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if unknown := NAMED - ENGINES.keys():
         raise pytest.UsageError(f"ENGINES names {', '.join(unknown)}; there are {', '.join(ENGINES)}")
-    unwanted = [item for item in items if NAMED and _engine_of(item) not in {None, *NAMED}]
+    unwanted = [item for item in items if not _is_wanted(item)]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in unwanted]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "essential: also run on engines that are too slow for everything")
+
+
+def _is_wanted(item: pytest.Item) -> bool:
+    engine = _engine_of(item)
+    if NAMED:
+        return engine is None or engine in NAMED
+    return engine != "gvisor" or item.get_closest_marker("essential") is not None
 
 
 def _engine_of(item: pytest.Item) -> str | None:
@@ -52,9 +75,11 @@ class Footprint:
     processes: frozenset[tuple[int, str]]
     """Ours and all below them, with the name of what each runs."""
     cgroups: frozenset[str]
+    containers: frozenset[str]
 
     @classmethod
     def now(cls) -> Footprint:
+        ours = frozenset(containers())
         return cls(
             descriptors=frozenset(_descriptors()),
             mounts=frozenset(
@@ -63,10 +88,11 @@ class Footprint:
                 if not (point := line.split()[4]).startswith(("/run/", "/sys/", "/var/"))  # others' business
             ),
             tasks=frozenset(task for task in asyncio.all_tasks() if task is not asyncio.current_task()),
-            processes=frozenset(_descendants(os.getpid())),
+            processes=frozenset([*_descendants(os.getpid()), *_contained(ours)]),
             cgroups=frozenset(
                 folder for folder, _, _ in os.walk("/sys/fs/cgroup") if f"/belljar-{os.getpid()}-" in folder
             ),
+            containers=ours,
         )
 
     async def restored(self, patience_s: float = 2.0) -> None:
@@ -101,6 +127,30 @@ def _descendants(pid: int) -> list[tuple[int, str]]:
         for child in "".join(_lines(task / "children")).split():
             found += [(int(child), "".join(_lines(f"/proc/{child}/comm"))), *_descendants(int(child))]
     return found
+
+
+def containers() -> list[str]:
+    """Ids of this process's containers; none where no docker engine answers."""
+    sock = socket.socket(socket.AF_UNIX)
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = sock
+    wanted = quote(json.dumps({"label": [f"{labels.EPOCH}={labels.epoch()}"]}))
+    try:
+        sock.connect("/var/run/docker.sock")
+        connection.request("GET", f"/containers/json?all=1&filters={wanted}")
+        return [container["Id"] for container in json.load(connection.getresponse())]
+    except OSError:
+        return []
+    finally:
+        connection.close()
+
+
+def _contained(ids: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Processes in containers: below the engine, not below us."""
+    for container in ids:
+        for place in ("pids/docker/{}", "docker/{}", "system.slice/docker-{}.scope"):
+            for pid in _lines(f"/sys/fs/cgroup/{place.format(container)}/cgroup.procs"):
+                yield int(pid), "".join(_lines(f"/proc/{pid}/comm"))
 
 
 def _lines(path: str | Path) -> list[str]:
@@ -157,6 +207,12 @@ async def make_jar(engine: Engine, idle: Footprint) -> AsyncIterator[MakeJar]:
     for jar in jars:
         await jar.destroy()
     await idle.restored()
+
+
+@pytest.fixture
+def another(engine: Engine) -> Callable[..., Engine]:
+    """Makes engines of the same kind."""
+    return ENGINES[engine.name]
 
 
 @pytest.fixture

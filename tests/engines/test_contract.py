@@ -30,7 +30,6 @@ import pytest
 
 import belljar
 from belljar.engines.base import WORK, Area, Collected, Command
-from belljar.engines.jail.engine import JailEngine
 from belljar.errors import EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
 from belljar.models import (
     Artifact,
@@ -54,10 +53,11 @@ if TYPE_CHECKING:
 
     MakeJar = Callable[..., Awaitable[Jar]]
     Footprints = Callable[[], Any]
+    Another = Callable[..., Engine]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-real = pytest.mark.parametrize("engine", ["jail"], indirect=True)
+real = pytest.mark.parametrize("engine", ["docker", "gvisor", "jail"], indirect=True)
 """Only for engines with a kernel and a Python."""
 
 SOON_S = 5.0
@@ -124,6 +124,7 @@ def file(path: str, content: bytes | str = b"") -> InputFile:
 # How it ends
 
 
+@pytest.mark.essential
 async def test_a_program_starts_speaks_and_ends(jar: Jar) -> None:
     result = await run(jar, "echo hello")
     kinds = [type(event) for event in result.events]
@@ -155,6 +156,7 @@ async def test_the_last_command_decides_the_exit_code(jar: Jar) -> None:
     assert (await run(jar, "true && false || false\nfalse ; true\nfalse && true")).how == (Verdict.EXITED, 1)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(("name", "number"), [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("USR1", 10)])
 async def test_a_signal_of_its_own_is_reported(jar: Jar, name: str, number: int) -> None:
     result = await run(jar, f"kill -{name} $$\n{FOREVER}")
@@ -188,6 +190,7 @@ async def test_the_environment_is_passed(jar: Jar) -> None:
     assert (await run(jar, command)).stdout.split() == [b"hi", b"there", b"/elsewhere"]
 
 
+@pytest.mark.essential
 async def test_nothing_of_the_hosts_environment_is_passed(jar: Jar, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", secrets.token_hex())
     result = await run(jar, Command(argv=("env",), env={"GIVEN": "x"}))
@@ -214,6 +217,7 @@ async def test_a_working_directory_that_is_a_file_is_a_result(jar: Jar) -> None:
     assert result.stderr
 
 
+@pytest.mark.essential
 async def test_stdin_is_delivered_whole(jar: Jar) -> None:
     text = os.urandom(700_001)
     assert (await run(jar, bash("cat", stdin=text))).stdout == text
@@ -256,6 +260,7 @@ async def test_output_is_heard_while_the_program_runs(jar: Jar) -> None:
     assert heard[b"later\n"] - heard[b"now\n"] > 0.3
 
 
+@pytest.mark.essential
 async def test_output_past_the_cap_is_counted_and_the_program_goes_on(make_jar: MakeJar) -> None:
     jar = await make_jar(stdout_kb=2)
     result = await run(jar, "head -c 5000001 /dev/zero\necho still here >&2\nexit 7")
@@ -320,6 +325,7 @@ async def test_it_may_say_goodbye_at_the_deadline(make_jar: MakeJar) -> None:
     assert result.stdout == b"ready\nbye\n"
 
 
+@pytest.mark.essential
 async def test_it_is_killed_when_it_ignores_the_deadline(make_jar: MakeJar) -> None:
     result = await run(await make_jar(timeout_s=0.3, grace_s=0.4), f"trap '' TERM\n{FOREVER}")
     assert result.how == (Verdict.TIMEOUT, 9)
@@ -425,6 +431,7 @@ async def test_a_caller_that_stops_listening_leaves_nothing_running(
     assert not running(footprint)
 
 
+@pytest.mark.essential
 async def test_a_caller_that_is_cancelled_leaves_nothing_running(
     make_jar: MakeJar, footprint: Footprints
 ) -> None:
@@ -442,11 +449,15 @@ async def test_a_background_process_does_not_delay_the_end(jar: Jar) -> None:
     assert result.ended.usage.wall_s < SOON_S
 
 
-@real
+@pytest.mark.parametrize(
+    "engine", ["docker", "jail"], indirect=True
+)  # gVisor hides them in a kernel of its own
 async def test_a_program_that_runs_can_be_seen(jar: Jar, footprint: Footprints) -> None:
     """Otherwise the tests around this one would prove nothing."""
     events = await started(jar, f"{FOREVER} &\necho ready\n{FOREVER}", until=b"ready")
-    assert running(footprint)
+    # Not at the first look: the kernel's list of children may lack some while others come and go. proc(5)
+    while not running(footprint):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     await events.aclose()
 
 
@@ -463,6 +474,7 @@ async def test_files_are_staged_where_the_program_runs(jar: Jar) -> None:
     assert (await run(jar, "cat a.txt deep/er/b.txt empty")).stdout == b"AB"
 
 
+@pytest.mark.essential
 async def test_inputs_can_be_read_but_not_written(jar: Jar) -> None:
     await jar.put(Area.INPUTS, [file("data/a.txt", "A")])
     result = await run(
@@ -472,9 +484,11 @@ async def test_inputs_can_be_read_but_not_written(jar: Jar) -> None:
         "rm /workspace/inputs/data/a.txt\necho $?\ncat /workspace/inputs/data/a.txt",
     )
     assert result.stdout == b"A1\nA"
-    assert result.stderr.count(b"Read-only file system") == 3
+    refusals = (b"Read-only file system", b"Permission denied")  # gVisor needs both; see docs/engines.md
+    assert sum(map(result.stderr.count, refusals)) == 3
 
 
+@pytest.mark.essential
 async def test_nothing_else_can_be_written(jar: Jar) -> None:
     result = await run(jar, "echo x > /usr/new || echo x > /new || echo x > /workspace/new || exit 9")
     assert result.how == (Verdict.EXITED, 9)
@@ -531,6 +545,7 @@ async def test_a_place_that_cannot_be_written_is_refused(jar: Jar, path: str) ->
 # What comes out
 
 
+@pytest.mark.essential
 async def test_what_was_made_or_changed_comes_back(jar: Jar) -> None:
     staged = [file("untouched", "1"), file("grown", "2"), file("same size", "3"), file("deep/untouched", "4")]
     await jar.put(Area.WORK, staged)
@@ -594,6 +609,7 @@ async def test_a_path_out_of_work_is_never_collected(jar: Jar) -> None:
     assert reasons(collected) == {"../inputs/secret": SkipReason.OUTSIDE}
 
 
+@pytest.mark.essential
 async def test_links_are_named_and_not_followed(jar: Jar) -> None:
     await run(
         jar,
@@ -665,6 +681,7 @@ async def test_collecting_twice_gives_the_same(jar: Jar) -> None:
     assert await jar.collect(None) == await jar.collect(None)
 
 
+@pytest.mark.essential
 async def test_failing_with_a_full_workspace_is_the_verdict(make_jar: MakeJar) -> None:
     jar = await make_jar(workspace_mb=1)
     result = await run(jar, "head -c 3000000 /dev/zero > big")
@@ -680,6 +697,7 @@ async def test_coping_with_a_full_workspace_is_fine(make_jar: MakeJar) -> None:
     assert result.ended.usage.disk_full
 
 
+@pytest.mark.essential
 async def test_failing_with_no_files_left_is_the_verdict(make_jar: MakeJar) -> None:
     jar = await make_jar(workspace_files=12)
     script = "\n".join(f"> f{number} || exit 1" for number in range(13))
@@ -689,6 +707,7 @@ async def test_failing_with_no_files_left_is_the_verdict(make_jar: MakeJar) -> N
 # The life of jars and engines
 
 
+@pytest.mark.essential
 async def test_a_jar_knows_nothing_of_another(make_jar: MakeJar) -> None:
     first, second = await make_jar(), await make_jar()
     await first.put(Area.WORK, [file("mine", "x")])
@@ -779,9 +798,9 @@ async def test_a_caller_that_is_cancelled_while_a_jar_is_made_leaves_nothing(
 
 @pytest.mark.parametrize("after_s", [0, 0.001, 0.01, 0.05, 0.1, 0.2])
 async def test_a_caller_that_is_cancelled_while_an_engine_starts_leaves_nothing(
-    engine: Engine, idle: Any, after_s: float
+    another: Another, idle: Any, after_s: float
 ) -> None:
-    other = type(engine)()
+    other = another()
     making = asyncio.create_task(other.create(Grant(accept_weaker_limits=True)))
     await asyncio.sleep(after_s)
     making.cancel()
@@ -790,8 +809,9 @@ async def test_a_caller_that_is_cancelled_while_an_engine_starts_leaves_nothing(
     await idle.restored()
 
 
-async def test_closing_an_engine_ends_its_jars(engine: Engine, idle: Any) -> None:
-    other = type(engine)()
+@pytest.mark.essential
+async def test_closing_an_engine_ends_its_jars(another: Another, idle: Any) -> None:
+    other = another()
     jars = [await other.create(Grant(accept_weaker_limits=True)) for _ in range(3)]
     running = asyncio.create_task(run(jars[0], FOREVER))
     await asyncio.sleep(0.1)
@@ -805,8 +825,8 @@ async def test_closing_an_engine_ends_its_jars(engine: Engine, idle: Any) -> Non
         await jar.destroy()
 
 
-async def test_a_closed_engine_may_be_used_again(engine: Engine, idle: Any) -> None:
-    other = type(engine)()
+async def test_a_closed_engine_may_be_used_again(another: Another, idle: Any) -> None:
+    other = another()
     for _ in range(2):
         jar = await other.create(Grant(accept_weaker_limits=True))
         assert (await run(jar, "echo x")).stdout == b"x\n"
@@ -815,15 +835,15 @@ async def test_a_closed_engine_may_be_used_again(engine: Engine, idle: Any) -> N
     await idle.restored()
 
 
-async def test_two_engines_live_side_by_side(engine: Engine, jar: Jar) -> None:
-    other = type(engine)()
+async def test_two_engines_live_side_by_side(engine: Engine, jar: Jar, another: Another) -> None:
+    other = another()
     running = asyncio.create_task(run(jar, "sleep 0.5\necho done"))
     assert (await run(await other.create(Grant(accept_weaker_limits=True)), "echo x")).stdout == b"x\n"
     await other.close()
     assert (await running).how == (Verdict.EXITED, 0)
-    another = await engine.create(Grant(accept_weaker_limits=True))
-    assert (await run(another, "echo x")).stdout == b"x\n"
-    await another.destroy()
+    third = await engine.create(Grant(accept_weaker_limits=True))
+    assert (await run(third, "echo x")).stdout == b"x\n"
+    await third.destroy()
 
 
 # Python
@@ -1086,7 +1106,7 @@ def dedented(code: str | bytes) -> str | bytes:
 
 DIFFERENT = {
     "command-line": "print(open('/proc/self/cmdline').read())",
-    "modules-already-imported": "import sys; print('socket' in sys.modules)",
+    "modules-already-imported": "import sys; print('ctypes' in sys.modules)",
     "stack-below": "import inspect; print(len(inspect.stack()))",
     "depth-left": "def f(n):\n  try: return f(n + 1)\n  except RecursionError: return n\nprint(f(0))",
     "variables-of-the-interpreter": "import sys; print(sys.flags.dont_write_bytecode, sys.flags.verbose)",
@@ -1124,7 +1144,9 @@ async def test_a_forked_interpreter_differs_where_it_is_said_to(engine: Engine, 
     assert forked.ended.verdict is Verdict.EXITED
 
 
-@real
+@pytest.mark.parametrize(
+    "engine", ["jail"], indirect=True
+)  # elsewhere each jar has an interpreter of its own
 async def test_forks_share_the_hash_seed(engine: Engine) -> None:
     seeds = {(await python(engine, "print(hash('x'))", warm=True)).stdout for _ in range(3)}
     assert len(seeds) == 1
@@ -1149,18 +1171,18 @@ async def test_forks_share_no_random_state(engine: Engine, code: str) -> None:
 
 
 @real
-async def test_preloaded_modules_are_there(engine: Engine, idle: Any) -> None:
+async def test_preloaded_modules_are_there(engine: Engine, another: Another, idle: Any) -> None:
     code = "import sys; print('json.tool' in sys.modules, 'json.tool' in globals())"
     assert (await python(engine, code, warm=True)).stdout == b"False False\n"
-    other = JailEngine(preload=("json.tool",))
+    other = another(preload=("json.tool",))
     assert (await python(other, code, warm=True)).stdout == b"True False\n"
     await other.close()
     await idle.restored()
 
 
 @real
-async def test_a_module_that_cannot_be_preloaded_is_named(engine: Engine, idle: Any) -> None:
-    other = JailEngine(preload=("no_such_module",))
+async def test_a_module_that_cannot_be_preloaded_is_named(another: Another, idle: Any) -> None:
+    other = another(preload=("no_such_module",))
     with pytest.raises(EngineUnavailable, match="no_such_module"):
         await other.create(Grant(accept_weaker_limits=True))
     await other.close()

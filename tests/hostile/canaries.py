@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.engines.conftest import containers
+
 ORDINARY_UID = 2_990_007 if os.getuid() == 0 else os.getuid()
 """Of the decoy and of programs that run bare: nobody else's, so that no other process is in reach."""
 JAR_UIDS = range(2_000_000, 2_000_000 + 256 * 1024)
@@ -164,6 +166,7 @@ class Standing:
     mounts: tuple[str, ...]
     """Of a jar, on the host itself."""
     cgroups: frozenset[str]
+    containers: frozenset[str]
     strays: frozenset[str]
     """Files in places where everybody may write, that a jar's user owns or that carry our mark."""
 
@@ -180,6 +183,7 @@ class Standing:
             threads=threading.active_count(),
             mounts=tuple(line for line in _lines("/proc/self/mountinfo") if "/workspace/" in line),
             cgroups=frozenset(str(path) for claim in claims for path in claim.rglob("*") if path.is_dir()),
+            containers=frozenset(containers()),
             strays=frozenset(_strays(mark)),
         )
 
@@ -194,6 +198,8 @@ class Standing:
             )
         if len(self.cgroups) > len(before.cgroups):
             more.append(f"cgroups {sorted(self.cgroups - before.cgroups)}")
+        if self.containers != before.containers:
+            more.append(f"containers {sorted(self.containers - before.containers)}")
         for pid in self.processes.keys() & before.processes.keys():
             if any(now > then for now, then in zip(self.held[pid], before.held[pid], strict=True)):
                 more.append(f"process {pid}: descriptors and mounts {before.held[pid]}, now {self.held[pid]}")

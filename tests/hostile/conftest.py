@@ -8,24 +8,74 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from tests.engines.conftest import ENGINES as ALL_ENGINES
 from tests.hostile.attacks import SMALL
 from tests.hostile.canaries import Canaries, cgroup_claims, descendants
 from tests.hostile.glass import Glass
 
 from belljar.engines import seccomp
-from belljar.engines.jail.engine import JailEngine
+from belljar.engines.base import Engine, Jar
 from belljar.models import Grant
 
 ALLOW_EVERYTHING = b"\x06\x00\x00\x00\x00\x00\xff\x7f"
 """A filter of one instruction: return SECCOMP_RET_ALLOW."""
 
 
+ENGINES = {name: make for name, make in ALL_ENGINES.items() if name != "fake"}
+NAMED = [name for name in os.environ.get("ENGINES", "").split(",") if name]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Everything on the jail; on the others what is marked `every_engine`, unless ENGINES names them."""
+    if "glass" in metafunc.fixturenames:
+        marked = metafunc.definition.get_closest_marker
+        engines = NAMED or (ENGINES if marked("every_engine") else ["jail"])
+        if marked("jail_only"):
+            engines = [name for name in engines if name == "jail"]
+        metafunc.parametrize("_session_glass", engines, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is left without an engine is not for those that were named."""
+    unwanted = [item for item in items if item.get_closest_marker("jail_only") and "NOTSET" in item.name]
+    config.hook.pytest_deselected(items=unwanted)
+    items[:] = [item for item in items if item not in unwanted]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_engine: also run on engines that are too slow for everything")
+    config.addinivalue_line("markers", "jail_only(reason): looks different elsewhere; see docs/engines.md")
+
+
+class Unfiltered:
+    """An engine whose jars have a filter that allows everything."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.name
+        self.probe = engine.probe
+        self.interpreters = engine.interpreters
+        self.fit = engine.fit
+        self.close = engine.close
+
+    async def create(self, grant: Grant) -> Jar:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(seccomp, "compile_profile", lambda *_: ALLOW_EVERYTHING)
+            patch.setattr(seccomp, "load_profile", lambda: {"defaultAction": "SCMP_ACT_ALLOW"})
+            return await self._engine.create(grant)
+
+
 @pytest.fixture(scope="session")
-def _session_glass() -> Iterator[Glass]:
+def _session_glass(request: pytest.FixtureRequest) -> Iterator[Glass]:
     with Canaries() as canaries, asyncio.Runner() as runner:
-        engine, unfiltered = JailEngine(), JailEngine()
+        engine, unfiltered = ENGINES[request.param](), Unfiltered(ENGINES[request.param]())
+        probe = runner.run(engine.probe())
+        if not probe.usable:
+            give_up = pytest.fail if request.param in NAMED else pytest.skip
+            give_up(f"{engine.name} cannot be used here: {probe.missing}")
         try:
-            runner.run(_start_unfiltered(unfiltered))
+            jar = runner.run(unfiltered.create(Grant(limits=SMALL, accept_weaker_limits=True)))
+            runner.run(jar.destroy())
             glass = Glass(runner, engine, unfiltered, canaries)
             yield glass
             glass.close()
@@ -34,14 +84,6 @@ def _session_glass() -> Iterator[Glass]:
             runner.run(unfiltered.close())
     assert not cgroup_claims()
     assert not list(descendants(os.getpid()))
-
-
-async def _start_unfiltered(engine: JailEngine) -> None:
-    """The launcher keeps the filter that it was started with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seccomp, "compile_profile", lambda *_: ALLOW_EVERYTHING)
-        jar = await engine.create(Grant(limits=SMALL, accept_weaker_limits=True))
-    await jar.destroy()
 
 
 @pytest.fixture

@@ -26,9 +26,7 @@ from typing import Any, TypeVar
 from tests.hostile.attacks import SMALL, TACTICS, Attack, Control, answers
 from tests.hostile.canaries import Canaries, Standing, cgroup_claims, demoted
 
-from belljar.engines.base import Area, Command
-from belljar.engines.jail.engine import JailEngine
-from belljar.engines.link import GuestJar
+from belljar.engines.base import Area, Command, Engine, Jar
 from belljar.execution import runs
 from belljar.execution.requests import SCRIPTS
 from belljar.models import (
@@ -55,7 +53,7 @@ HEAD_START_S = 0.1
 
 class Glass:
     def __init__(
-        self, runner: asyncio.Runner, engine: JailEngine, unfiltered: JailEngine, canaries: Canaries
+        self, runner: asyncio.Runner, engine: Engine, unfiltered: Engine, canaries: Canaries
     ) -> None:
         self._runner = runner
         self._unfiltered = unfiltered
@@ -67,7 +65,7 @@ class Glass:
         self._mark = ""
         self.wait(self.neighbour.move_in(engine))
         self._claims = cgroup_claims()
-        self.has_cgroup = bool(self._claims)
+        self.has_cgroup = bool(self._claims) or engine.name != "jail"
         """False for an ordinary user without delegation: limits are held by weaker layers."""
 
     def close(self) -> None:
@@ -139,13 +137,15 @@ class Glass:
         *,
         limits: Limits = SMALL,
         on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE,
-        engine: JailEngine | None = None,
+        engine: Engine | None = None,
         **request: Any,
     ) -> RunResult:
         """Any program, in a jar of its own. No canary may come out of it."""
+        engine = engine or self.engine
+        grant = Grant(limits=limits, on_output_limit=on_output_limit, accept_weaker_limits=True)
         result = await runs.run(
-            engine or self.engine,
-            Grant(limits=limits, on_output_limit=on_output_limit, accept_weaker_limits=True),
+            engine,
+            await engine.fit(grant, request.get("language")),
             RunRequest(
                 code=textwrap.dedent(code), files=(InputFile("tactics.py", TACTICS.encode()),), **request
             ),
@@ -185,7 +185,15 @@ class Glass:
         effective = (
             os.fsencode(attack.goal) in brought_out or self.canaries.token.encode() in brought_out or touched
         )
-        if not effective and attack.control is Control.UNFILTERED and _is_lacking(brought_out):
+        if (
+            not effective
+            and attack.control is Control.UNFILTERED
+            and (
+                self.engine.name
+                != "jail"  # whose programs have a user namespace; elsewhere no capability is left
+                or _is_lacking(brought_out)
+            )
+        ):
             self.notes.append(("hostile", "probe"))
             return
         assert effective, f"not an attack: with its guard removed it says {brought_out[:2000]!r}"
@@ -219,10 +227,10 @@ class Neighbour:
         self._secret = secret
         self.words = b""
         self._ready = asyncio.Event()
-        self._jar: GuestJar | None = None
+        self._jar: Jar | None = None
         self._stay: asyncio.Task[Ended] | None = None
 
-    async def move_in(self, engine: JailEngine) -> None:
+    async def move_in(self, engine: Engine) -> None:
         limits = Limits(timeout_s=3600, memory_mb=64)
         self._jar = await engine.create(Grant(limits=limits, accept_weaker_limits=True))
         await self._jar.put(Area.WORK, [InputFile("main.py", textwrap.dedent(self._PROGRAM).encode())])
@@ -241,7 +249,7 @@ class Neighbour:
     def is_well(self) -> bool:
         return self.words == b"ready\n" and self._stay is not None and not self._stay.done()
 
-    async def _live(self, jar: GuestJar) -> Ended:
+    async def _live(self, jar: Jar) -> Ended:
         env = {"NEIGHBOUR_SECRET": self._secret, **self.whereabouts}
         async for event in jar.exec(Command(argv=("/workspace/work/main.py",), warm=True, env=env)):
             if isinstance(event, Output):

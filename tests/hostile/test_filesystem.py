@@ -52,6 +52,7 @@ def test_host_file_is_not_there(glass: Glass, language: Language) -> None:
     assert set(answers(result.stdout).values()) == {"ENOENT"}
 
 
+@pytest.mark.jail_only("an image has such files of its own")
 def test_shadow_file_is_not_there(glass: Glass) -> None:
     result = glass.contains(
         Attack(
@@ -134,7 +135,7 @@ def test_tree_cannot_be_written(glass: Glass) -> None:
     assert drop == "ENOENT"
     assert said.pop("/proc") in ("ENOENT", "EROFS")  # procfs answers before the mount does
     assert said.pop("/proc/sys/kernel") in ("ENOENT", "EROFS", "EACCES")
-    assert set(said.values()) == {"EROFS"}
+    assert set(said.values()) <= {"EROFS", "EACCES"}
 
 
 def test_tree_cannot_be_changed_in_place(glass: Glass) -> None:
@@ -155,9 +156,10 @@ def test_tree_cannot_be_changed_in_place(glass: Glass) -> None:
             """,
         )
     )
-    assert set(answers(result.stdout).values()) <= {"EROFS", "EXDEV", "EACCES"}
+    assert set(answers(result.stdout).values()) <= {"EROFS", "EXDEV", "EACCES", "EPERM"}
 
 
+@pytest.mark.jail_only("a container has /dev/tty and /dev/ptmx")
 def test_devices_cannot_be_made_or_found(glass: Glass) -> None:
     result = glass.contains(
         Attack(
@@ -264,7 +266,7 @@ def test_host_paths_in_the_mount_table_lead_nowhere(glass: Glass) -> None:
             for line in open("/proc/self/mountinfo"):
                 fields = line.split()
                 root, kind = fields[3], fields[fields.index("-") + 1]
-                if root != "/" and kind not in ("tmpfs", "devtmpfs") and not root.startswith(known):
+                if root != "/" and kind not in ("tmpfs", "devtmpfs", "proc") and not root.startswith(known):
                     attempt(root, os.listdir, root)
                     attempt("above", os.listdir, f"{fields[4]}/../../../..{root}")
             for line in open("/proc/self/mounts"):
@@ -327,9 +329,10 @@ def test_memory_of_another_process_is_out_of_reach(glass: Glass, pid: str) -> No
             """,
         )
     )
-    assert set(answers(result.stdout).values()) == {"ENOENT"}
+    assert set(answers(result.stdout).values()) <= {"ENOENT", "EACCES"}
 
 
+@pytest.mark.jail_only("a container may write to its own /proc/self/mem, which hurts nobody")
 def test_own_text_cannot_be_rewritten_through_proc(glass: Glass) -> None:
     """It would hurt nobody, since the page is copied; but a read-only /proc already says no."""
     result = glass.contains(

@@ -244,7 +244,7 @@ def test_counters_start_anew(glass: Glass) -> None:
     modest = glass.wait(glass.run("print(1)")).usage
     assert (modest.oom_kills, modest.pids_refused, modest.disk_full) == (0, 0, False)
     assert modest.memory_peak_mb < 20
-    assert modest.pids_peak <= 2
+    assert modest.pids_peak <= (2 if glass.engine.name == "jail" else 16)  # a runtime starts in the cgroup
     assert modest.cpu_s < 1
 
 

@@ -8,20 +8,32 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from belljar.api.errors import is_private
-from belljar.audit.records import ExecRecord
+from belljar.audit.records import ExecRecord, Status
 from belljar.errors import NotFound
-from belljar.execution.lifecycle import Outcome
+from belljar.execution.approvals import Approval
+from belljar.execution.events import RunEvent
+from belljar.execution.live import Outcome
 from belljar.execution.workspace import Workspace
 from belljar.models import Verdict
 
-__all__ = ["Kept", "as_json", "exec_view", "json_answer", "kept_of", "page_row", "run_view", "when"]
+__all__ = [
+    "Kept",
+    "as_json",
+    "exec_view",
+    "json_answer",
+    "kept_of",
+    "page_row",
+    "pending_view",
+    "run_view",
+    "when",
+]
 
 _PRIVATE_FIELDS = frozenset({"epoch"})
 """Where the service runs is not for callers."""
@@ -34,20 +46,25 @@ class Kept(NamedTuple):
     stdout: bytes = b""
     stderr: bytes = b""
     files: Sequence[tuple[str, bytes]] = ()
+    shown: Sequence[Mapping[str, Any]] = ()
+    """What the cells of a session's context showed, each in its forms."""
 
 
 def kept_of(outcome: Outcome, workspace: Workspace) -> Kept:
     """From memory, else from the run's folder; nothing if retention took that. May block."""
     record, result = outcome.record, outcome.result
     if result is not None:
-        return Kept(result.stdout, result.stderr, [(file.path, file.content) for file in result.artifacts])
+        files = [(file.path, file.content) for file in result.artifacts]
+        return Kept(result.stdout, result.stderr, files, result.results)
     folder = workspace.run_folder(record.project_id, record.exec_id)
     try:
         stdout, stderr = (folder / "stdout.txt").read_bytes(), (folder / "stderr.txt").read_bytes()
-        files = [(row["path"], _content(workspace, record, row)) for row in record.artifacts]
+        found = [(row["path"], _content(workspace, record, row)) for row in record.artifacts]
+        events = [RunEvent.from_line(line) for line in workspace.events(record.project_id, record.exec_id)]
     except OSError:
         return Kept()
-    return Kept(stdout, stderr, [(path, content) for path, content in files if content is not None])
+    kept = [(path, content) for path, content in found if content is not None]
+    return Kept(stdout, stderr, kept, [event.data["forms"] for event in events if event.kind == "shown"])
 
 
 def _content(workspace: Workspace, record: ExecRecord, row: Any) -> bytes | None:
@@ -81,6 +98,21 @@ def run_view(record: ExecRecord, kept: Kept) -> dict[str, Any]:
         "skipped": record.skipped,
         "usage": record.usage,
         "receipt": record.receipt_hash,
+    }
+
+
+def pending_view(record: ExecRecord, approval: Approval) -> dict[str, Any]:
+    """What a caller is told at once of a run that waits for a person."""
+    return {
+        "id": record.exec_id,
+        "exec_id": record.exec_id,
+        "request_id": record.request_id,
+        "status": Status.PENDING,
+        "approval_id": approval.id,
+        "tier": approval.tier,
+        "expires_at": when(approval.expires_at),
+        "message": f"risk {approval.tier} needs a person's yes to {approval.id}; send the request again with "
+        "this request_id, and approval_wait_s to wait for it, or look at the run under its id",
     }
 
 

@@ -16,7 +16,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route, Router
 
-from belljar.api import artifacts, execs, openapi, operations, policies, runs
+from belljar.api import (
+    approvals,
+    artifacts,
+    execs,
+    mcp,
+    openapi,
+    operations,
+    policies,
+    runs,
+    sessionfiles,
+    sessions,
+    skills,
+    terminals,
+    tests,
+    tools,
+    trail,
+)
 from belljar.api.auth import Hosts, check_path, identify
 from belljar.api.calls import Call
 from belljar.api.desk import Desk, Patience
@@ -30,13 +46,14 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["ROUTES", "Entry", "create_app", "create_app_for"]
+__all__ = ["ROUTES", "Door", "Entry", "create_app", "create_app_for"]
 
 logger = logging.getLogger(__name__)
 
 ALL = frozenset(Role)
 RUNNERS = frozenset(role for role in Role if role.may_run)
 OPERATOR = frozenset({Role.OPERATOR})
+PERSONS = frozenset({Role.OPERATOR, Role.APPROVER})
 
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -58,6 +75,7 @@ class Entry(NamedTuple):
 
 
 _EXEC = "/sandbox/execs/{exec_id}"
+_SESSION = "/sandbox/sessions/{session_id}"
 
 ROUTES: tuple[Entry, ...] = (
     Entry("GET", _NEEDS_NO_TOKEN, operations.alive),
@@ -70,7 +88,47 @@ ROUTES: tuple[Entry, ...] = (
     Entry("GET", f"{_EXEC}/artifacts/{{path:path}}", artifacts.one),
     Entry("GET", f"{_EXEC}/receipt", execs.receipt),
     Entry("POST", f"{_EXEC}/cancel", execs.cancel, RUNNERS),
+    Entry("POST", "/sandbox/sessions", sessions.create, RUNNERS),
+    Entry("GET", "/sandbox/sessions", sessions.listing),
+    Entry("GET", _SESSION, sessions.show),
+    Entry("DELETE", _SESSION, sessions.close, RUNNERS),
+    Entry("POST", f"{_SESSION}/run", sessions.run, RUNNERS),
+    Entry("POST", f"{_SESSION}/interrupt", sessions.interrupt, RUNNERS),
+    Entry("POST", f"{_SESSION}/extend", sessions.extend, RUNNERS),
+    Entry("POST", f"{_SESSION}/pause", sessions.pause, RUNNERS),
+    Entry("POST", f"{_SESSION}/resume", sessions.resume, RUNNERS),
+    Entry("POST", f"{_SESSION}/snapshot", sessions.snapshot, RUNNERS),
+    Entry("POST", f"{_SESSION}/fork", sessions.fork, RUNNERS),
+    Entry("GET", f"{_SESSION}/contexts", sessions.contexts),
+    Entry("DELETE", f"{_SESSION}/contexts/{{name}}", sessions.close_context, RUNNERS),
+    Entry("GET", f"{_SESSION}/files", sessionfiles.listing),
+    Entry("DELETE", f"{_SESSION}/files", sessionfiles.remove, RUNNERS),
+    Entry("GET", f"{_SESSION}/files/content", sessionfiles.content),
+    Entry("PUT", f"{_SESSION}/files/content", sessionfiles.put_content, RUNNERS),
+    Entry("POST", f"{_SESSION}/files/move", sessionfiles.move, RUNNERS),
+    Entry("POST", f"{_SESSION}/files/mkdir", sessionfiles.mkdir, RUNNERS),
+    Entry("GET", f"{_SESSION}/files/archive", sessionfiles.archive),
+    Entry("PUT", f"{_SESSION}/files/archive", sessionfiles.put_archive, RUNNERS),
+    Entry("GET", f"{_SESSION}/files/watch", sessionfiles.watch),
+    Entry("GET", f"{_SESSION}/terminal", terminals.terminal, RUNNERS),
+    Entry("POST", f"{_SESSION}/runs/{{exec_id}}/stdin", terminals.stdin, RUNNERS),
+    Entry("POST", f"{_SESSION}/runs/{{exec_id}}/signal", terminals.send_signal, RUNNERS),
+    Entry("GET", "/sandbox/snapshots", sessions.snapshots),
+    Entry("DELETE", "/sandbox/snapshots/{digest}", sessions.remove_snapshot, RUNNERS),
+    Entry("GET", "/approvals", approvals.listing),
+    Entry("GET", "/approvals/{approval_id}", approvals.show),
+    Entry("POST", "/approvals/{approval_id}", approvals.decide, PERSONS),
     Entry("GET", "/sandbox/health", operations.sandbox),
+    Entry("GET", "/sandbox/trail", trail.show),
+    Entry("POST", "/tests/run", tests.run, RUNNERS),
+    Entry("GET", "/tools", tools.listing),
+    Entry("POST", "/tools/{tool}", tools.call_tool, RUNNERS),
+    Entry("GET", "/skills", skills.listing),
+    Entry("GET", "/skills/{skill_id}", skills.show),
+    Entry("POST", "/skills/{skill_id}/invoke", skills.invoke, RUNNERS),
+    Entry("POST", "/mcp", mcp.exchange, RUNNERS),
+    Entry("GET", "/mcp", mcp.exchange, RUNNERS),
+    Entry("DELETE", "/mcp", mcp.exchange, RUNNERS),
     Entry("GET", "/policy/explain", policies.explain),
     Entry("POST", "/policy/explain", policies.explain_request),
     Entry("GET", "/audit/verify", operations.audit, OPERATOR),
@@ -81,20 +139,21 @@ ROUTES: tuple[Entry, ...] = (
 
 def create_app(config: Config, patience: Patience | None = None) -> ASGIApp:
     """The application of a service of its own, which is open as long as the server's lifespan is."""
-    return _Door(config, patience or Patience())
+    return Door(config, patience or Patience())
 
 
-def create_app_for(service: Service, patience: Patience | None = None) -> ASGIApp:
-    """The application of a service that somebody else opens and closes."""
-    return _Door(service.config, patience or Patience(), service)
+def create_app_for(service: Service, patience: Patience | None = None) -> Door:
+    """The application of a service that somebody else opens and closes; so is the door."""
+    return Door(service.config, patience or Patience(), service)
 
 
-class _Door:
+class Door:
     def __init__(self, config: Config, patience: Patience, service: Service | None = None) -> None:
         self._config = config
         self._hosts = Hosts(config)
         self._patience = patience
         self._desk = None if service is None else Desk(service, patience)
+        self._mcp = mcp.Mount(self)
         paths = dict.fromkeys(entry.path for entry in ROUTES)
         endpoints = [Route(path, _Endpoint(one for one in ROUTES if one.path == path)) for path in paths]
         lifespan = self._open if service is None else None
@@ -104,13 +163,22 @@ class _Door:
     async def _open(self, _: object) -> AsyncIterator[None]:
         async with Service.open(self._config) as service:
             self._desk = Desk(service, self._patience)
-            yield
+            try:
+                yield
+            finally:
+                await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what lasts longer than a call: what MCP clients have open."""
+        await self._mcp.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._router(scope, receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._http(*terminals.as_call(scope, receive, send))
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -154,6 +222,7 @@ class _Door:
         if self._desk is None:
             raise Unavailable("the service is not open yet")
         scope["belljar.desk"] = self._desk
+        scope["belljar.mcp"] = self._mcp
         if scope["path"] != _NEEDS_NO_TOKEN:
             scope["belljar.caller"] = identify(headers, self._desk.service.tokens)
 
@@ -172,6 +241,8 @@ class _Endpoint:
         caller: Token | None = scope.get("belljar.caller")
         if caller is not None and caller.role not in entry.roles:
             raise Forbidden(f"a token of role {caller.role} may not do this", field="Authorization")
+        if terminals.SOCKET in scope and entry.handler is not terminals.terminal:
+            raise WrongRequest(400, "there is no WebSocket here", field="Upgrade")
         call = Call(scope, receive, send)
         try:
             answer = await entry.handler(call)

@@ -19,6 +19,8 @@ from belljar.api.errors import WrongRequest
 from belljar.audit.records import ExecRecord
 from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound
 from belljar.execution.workspace import check_project_id
+from belljar.flows.tools import tool_of
+from belljar.models import RunRequest
 from belljar.service import Service
 from belljar.tokens import Role, Token
 from belljar.wording import nearest, quoted
@@ -58,7 +60,7 @@ class Call(Request):
             BadRequest: and what is under it, with the field at fault.
             QueueFull: there is no memory for it now.
         """
-        value = strictjson.loads(await self._read(), max_bytes=self.desk.max_body_bytes)
+        value = strictjson.loads(await self.read(), max_bytes=self.desk.max_body_bytes)
         request_id = value.get("request_id")
         if isinstance(request_id, str) and len(request_id) <= _ID_CHARS:
             self.scope["belljar.request_id"] = request_id
@@ -66,7 +68,7 @@ class Call(Request):
 
     async def no_body(self) -> None:
         """For a route whose path says it all; an empty object is nothing too."""
-        if self._has_body:
+        if self.has_body:
             await self.said(Body)
 
     def asked(self, known: Iterable[str]) -> dict[str, str]:
@@ -100,6 +102,10 @@ class Call(Request):
             raise Forbidden("this token is not for that project", field="project_id")
         return project_id
 
+    def tool_for(self, request: RunRequest) -> str | None:
+        """The tool that a plain run is to a caller who has a role in policy; none to others."""
+        return None if self.caller.agent_role is None else tool_of(request)
+
     async def record(self, exec_id: str | None = None) -> ExecRecord:
         """Of the run that the path names. One that is not the caller's is as absent as none."""
         record = await self.service.store.get(exec_id or self.path_params["exec_id"])
@@ -108,12 +114,17 @@ class Call(Request):
         return record
 
     @property
-    def _has_body(self) -> bool:
+    def has_body(self) -> bool:
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
-    async def _read(self) -> bytearray:
+    async def read(self) -> bytearray:
+        """The body as it is; once."""
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise WrongRequest(415, "the body must be application/json", field="Content-Type")
+        return await self.read_bytes()
+
+    async def read_bytes(self) -> bytearray:
+        """The body, of whatever type."""
         if "content-encoding" in self.headers:
             raise WrongRequest(415, "the body must not be encoded", field="Content-Encoding")
         length = self.headers.get("content-length", "0")

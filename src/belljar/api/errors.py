@@ -54,8 +54,8 @@ STATUS: Mapping[str, int] = MappingProxyType(
 _PRIVATE = frozenset(
     cls.code for cls in _CLASSES if issubclass(cls, (errors.EngineUnavailable, errors.StoreUnavailable))
 )
-_DETAILS = ("reason", "asked", "ceiling", "layer")
-"""What a path refused and a policy escalated say besides."""
+_DETAILS = ("reason", "asked", "ceiling", "layer", "exec_id", "approval_id")
+"""What a path refused, a policy escalated and a run that waits say besides."""
 _LATER_S = 1
 
 
@@ -71,8 +71,8 @@ class WrongRequest(errors.BadRequest):
 class Recorded(BelljarError):
     """What a record says went wrong, said again."""
 
-    def __init__(self, code: str | None, message: str | None) -> None:
-        super().__init__(message or "a fault of the service")
+    def __init__(self, code: str | None, message: str | None, field: str | None = None) -> None:
+        super().__init__(message or "a fault of the service", field=field)
         self.code = code or INTERNAL  # type: ignore[misc]  # each record has its own
 
 

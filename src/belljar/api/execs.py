@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from belljar.api.answers import exec_view, json_answer, page_row
+from belljar.api.answers import exec_view, json_answer, page_row, pending_view
 from belljar.api.bodies import Body, Id, Text
 from belljar.api.calls import Call
 from belljar.api.files import FileBody, input_files
-from belljar.api.outcomes import finished, here_or_over, submit
+from belljar.api.outcomes import ApprovalWait, finished, here_or_over, still_waiting, submit
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.audit import receipts
 from belljar.audit.records import NEXT, ExecRecord, Filter, Status
@@ -23,7 +23,18 @@ from belljar.models import Language, RunRequest
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-__all__ = ["ExecBody", "Program", "TaskRef", "cancel", "create", "events", "page", "receipt", "show"]
+__all__ = [
+    "ExecBody",
+    "Program",
+    "TaskRef",
+    "cancel",
+    "create",
+    "events",
+    "page",
+    "page_limit",
+    "receipt",
+    "show",
+]
 
 INPUTS = "/workspace/inputs"
 FILTERS = ("task_id", "project_id", "status", "skill_id", "since", "limit", "cursor")
@@ -67,26 +78,30 @@ class ExecBody(Body):
     task_ref: TaskRef = Field(default_factory=TaskRef)
     persist_work: bool = False
     wait: bool = True
+    approval_wait_s: ApprovalWait = 0
 
 
 async def create(call: Call) -> Response:
     body = await call.said(ExecBody)
     ref = body.task_ref
+    request = RunRequest(
+        language=_LANGUAGE[body.exec.kind],
+        command=_command(call, body),
+        inputs=input_files(body.inputs, field="inputs", max_bytes=call.desk.max_input_bytes),
+        output_files=None if body.output_files is None else tuple(body.output_files),
+        working_dir=body.exec.cwd,
+        env=body.exec.env,
+    )
     submission = Submission(
-        request=RunRequest(
-            language=_LANGUAGE[body.exec.kind],
-            command=_command(call, body),
-            inputs=input_files(body.inputs, field="inputs", max_bytes=call.desk.max_input_bytes),
-            output_files=None if body.output_files is None else tuple(body.output_files),
-            working_dir=body.exec.cwd,
-            env=body.exec.env,
-        ),
+        request=request,
         # Where there are no projects, a conversation is one.
         project_id=call.project(body.project_id, ref.conversation_id),
         request_id=body.request_id,
         overrides=body.policy_overrides,
         persist_work=body.persist_work,
         token_id=call.caller.id,
+        role=call.caller.agent_role,
+        tool=call.tool_for(request),
         skill_id=body.skill_id,
         task_id=ref.task_id,
         conversation_id=ref.conversation_id,
@@ -95,6 +110,10 @@ async def create(call: Call) -> Response:
         org_id=ref.org_id,
     )
     taken = await submit(call, submission)
+    approval = await still_waiting(call, taken, body.approval_wait_s if body.wait else 0)
+    if approval is not None:
+        view = exec_view(taken.record, operator=call.is_operator) | pending_view(taken.record, approval)
+        return json_answer(view, 202)
     if not body.wait and NEXT[taken.record.status]:
         return _shown(call, taken.record, 202)
     record, kept = await finished(call, taken)
@@ -129,7 +148,7 @@ async def page(call: Call) -> Response:
         since=_since(asked.get("since")),
     )
     found = await call.service.store.page(
-        wanted, limit=_limit(asked.get("limit")), cursor=asked.get("cursor") or None
+        wanted, limit=page_limit(asked.get("limit")), cursor=asked.get("cursor") or None
     )
     rows = [page_row(record, operator=call.is_operator) for record in found.records]
     return json_answer({"execs": rows, "cursor": found.cursor})
@@ -190,7 +209,7 @@ def _since(given: str | None) -> datetime | None:
         raise BadRequest("since must be a time such as 2026-01-31T12:00:00Z", field="since") from None
 
 
-def _limit(given: str | None) -> int:
+def page_limit(given: str | None) -> int:
     if given is None:
         return PAGE
     if not (given.isascii() and given.isdecimal() and len(given) < 6 and 1 <= int(given) <= MAX_PAGE):

@@ -66,5 +66,8 @@ async def metrics(call: Call) -> Response:
 
 
 async def audit(call: Call) -> Response:
-    faults = await verify_chain(call.service.store, call.service.signer.public_key)
+    service = call.service
+    faults = await verify_chain(
+        service.store, service.signer.public_key, left_behind=service.workspace.digests
+    )
     return json_answer({"ok": not faults, "faults": [asdict(fault) for fault in faults]})

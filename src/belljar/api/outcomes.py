@@ -1,41 +1,53 @@
 """From a submission to its outcome: taken here, found again, or waited for because another process has it.
 
-A caller that goes away changes nothing: the run goes on, and the same `request_id` finds its answer.
+A caller that goes away changes nothing: the run goes on, and the same `request_id` finds its answer. A run
+that waits for a person is not waited for, unless the caller says how long.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
+
+from pydantic import Field
 
 from belljar.api.answers import Kept, kept_of
 from belljar.api.calls import Call
 from belljar.api.errors import Recorded
 from belljar.audit.records import NEXT, ExecRecord, Status
-from belljar.errors import Unavailable
-from belljar.execution.lifecycle import LiveRun, Outcome
+from belljar.errors import ApprovalNeeded, Unavailable
+from belljar.execution.approvals import Approval
+from belljar.execution.live import LiveRun, Outcome
+from belljar.execution.sessions import Session
 from belljar.execution.submissions import Submission
 from belljar.models import Verdict
 
-__all__ = ["Taken", "finished", "here_or_over", "submit"]
+__all__ = ["ApprovalWait", "Taken", "finished", "here_or_over", "still_waiting", "submit"]
 
 _LOOK_AGAIN_S = 0.1
+
+ApprovalWait = Annotated[float, Field(ge=0, le=3600)]
+"""How long a caller waits for a person, in seconds."""
 
 Taken = LiveRun | Outcome
 """A run of this process; or what its record says, which is final unless another process has it."""
 
 
-async def submit(call: Call, submission: Submission) -> Taken:
+async def submit(call: Call, submission: Submission, session: Session | None = None) -> Taken:
     """
     Raises:
         BelljarError: it is not run; for a request that was refused before, as it was then.
     """
     async with call.desk.admission:
-        taken = await call.service.lifecycle.submit(submission)
+        if session is None:
+            taken = await call.service.lifecycle.submit(submission)
+        else:
+            taken = await call.service.sessions.submit(session, submission)
     if isinstance(taken, LiveRun):
         if taken.task is not None:
             call.keep_until(taken.task)
     elif taken.record.status is Status.REFUSED:
-        raise Recorded(taken.record.error_code, taken.record.error_reason)
+        raise _recorded(taken.record)
     return taken
 
 
@@ -59,18 +71,50 @@ async def here_or_over(call: Call, record: ExecRecord) -> Taken:
         record = await call.record(record.exec_id)
 
 
+async def still_waiting(call: Call, taken: Taken, wait_s: float = 0) -> Approval | None:
+    """What a run waits for after so long; None if it waits for nobody, or somebody has decided."""
+    try:
+        async with asyncio.timeout(wait_s):
+            await _decided(call, taken)
+    except TimeoutError:
+        return await call.service.lifecycle.approvals.of(taken.record.exec_id)
+    return None
+
+
+async def _decided(call: Call, taken: Taken) -> None:
+    record = taken.record
+    if isinstance(taken, LiveRun):
+        if record.status is Status.PENDING:
+            async for event in taken.log.follow():
+                if event.kind != Status.PENDING:
+                    return
+        return
+    while record.status is Status.PENDING:
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        record = await call.record(record.exec_id)
+
+
 async def finished(call: Call, taken: Taken) -> tuple[ExecRecord, Kept]:
     """How it ended and what it left.
 
     Raises:
-        BelljarError: it was lost, by a failure of ours; or `here_or_over` raises it.
+        ApprovalNeeded: it waits for a person, which can take days.
+        BelljarError: it was refused, or lost by a failure of ours; or `here_or_over` raises it.
     """
+    if (approval := await still_waiting(call, taken)) is not None:
+        message = f"risk {approval.tier} needs a person's yes: approval {approval.id}"
+        raise ApprovalNeeded(message, exec_id=approval.exec_id, approval_id=approval.id)
     if isinstance(taken, Outcome):
         taken = await here_or_over(call, taken.record)
     outcome = await taken.outcome() if isinstance(taken, LiveRun) else taken
     record = outcome.record
     if outcome.result is not None:
         return record, kept_of(outcome, call.service.workspace)
-    if record.verdict == Verdict.LOST and record.error_code is not None:
-        raise Recorded(record.error_code, record.error_reason)
+    lost = record.verdict == Verdict.LOST and record.error_code is not None
+    if lost or record.status is Status.REFUSED:
+        raise _recorded(record)
     return record, await asyncio.to_thread(kept_of, outcome, call.service.workspace)
+
+
+def _recorded(record: ExecRecord) -> Recorded:
+    return Recorded(record.error_code, record.error_reason, record.error_field)

@@ -37,6 +37,8 @@ BACKLOG = 2048
 MAX_HEADER_BYTES = 32 << 10
 MAX_HEADERS = 100
 KEEP_ALIVE_S = 15
+MAX_MESSAGE_BYTES = 64 << 10
+"""Of a WebSocket."""
 SPARE_DESCRIPTORS = 512
 """Not for connections: for the database, jars and files."""
 _LAST_ANSWERS_S = 5
@@ -83,11 +85,14 @@ class Server(uvicorn.Server):
     ) -> None:
         """`room`: for so many connections."""
         patience = patience or Patience()
+        app = create_app_for(service, patience)
         super().__init__(
             uvicorn.Config(
-                create_app_for(service, patience),
+                app,
                 http=functools.partial(_Protocol, patience=patience, room=room),  # type: ignore[arg-type]
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=MAX_MESSAGE_BYTES,
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -98,6 +103,7 @@ class Server(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
+        self._app = app
         self._service = service
         self._on_ready = on_ready
         self._hurry: asyncio.Task[None] | None = None
@@ -110,6 +116,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Who waits for a run gets its outcome, also if that is `cancelled`; so the runs are ended first."""
         await self._service.lifecycle.close(SHUTDOWN_GRACE_S)
+        await self._app.aclose()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

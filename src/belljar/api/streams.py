@@ -68,6 +68,8 @@ class EventStream(Response):
                 if not coming.done():
                     coming.cancel()
                     await asyncio.wait((coming,))
+                if not coming.cancelled():
+                    coming.exception()  # seen: whoever listened may be gone
 
 
 async def _disconnected(receive: Receive) -> None:

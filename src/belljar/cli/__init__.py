@@ -15,13 +15,22 @@ from typing import Annotated
 import typer
 
 from belljar import __version__
+from belljar.cli.approvals import app as approvals_app
 from belljar.cli.doctor import doctor
 from belljar.cli.exec import exec_
 from belljar.cli.execs import app as execs_app
+from belljar.cli.graph import app as graph_app
+from belljar.cli.image import app as image_app
+from belljar.cli.mcp import mcp
 from belljar.cli.policy import app as policy_app
 from belljar.cli.run import run
 from belljar.cli.serve import serve
+from belljar.cli.session import app as session_app
+from belljar.cli.skills import app as skills_app
+from belljar.cli.test import judge
 from belljar.cli.token import app as token_app
+from belljar.cli.tools import app as tools_app
+from belljar.cli.trail import trail
 from belljar.cli.verify import verify
 from belljar.errors import (
     BadRequest,
@@ -48,10 +57,19 @@ app = typer.Typer(
 app.command()(run)
 app.command("exec")(exec_)
 app.add_typer(execs_app, name="execs")
+app.add_typer(approvals_app, name="approvals")
+app.add_typer(session_app, name="session")
 app.command()(serve)
 app.add_typer(token_app, name="token")
 app.command()(verify)
+app.command()(trail)
+app.add_typer(graph_app, name="graph")
+app.command("test")(judge)
 app.add_typer(policy_app, name="policy")
+app.add_typer(skills_app, name="skills")
+app.add_typer(tools_app, name="tools")
+app.command()(mcp)
+app.add_typer(image_app, name="image")
 app.command()(doctor)
 
 

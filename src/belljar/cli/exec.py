@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from belljar.cli.remote import RunThere
-    from belljar.execution.landing import Landed
+    from belljar.flows.project import Landed
 
 
 def exec_(

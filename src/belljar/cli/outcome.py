@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from belljar.execution.landing import Landed
+    from belljar.flows.project import Landed
     from belljar.models import RunResult
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -11,22 +10,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from belljar.errors import BadRequest, LimitExceeded, UnsupportedLanguage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from belljar.execution.landing import Landed
-    from belljar.models import InputFile, Language, Limits, RunRequest
-
-_SUFFIXES = {
-    ".py": "python",
-    ".sh": "bash",
-    ".bash": "bash",
-    ".js": "javascript",
-    ".mjs": "javascript",
-    ".cjs": "javascript",
-    ".ts": "typescript",
-    ".mts": "typescript",
-}
-MAX_CODE_BYTES = 16 << 20
+    from belljar.flows.project import Landed
+    from belljar.models import Language, Limits, RunRequest
 
 
 def pack(
@@ -46,17 +33,20 @@ def pack(
     Raises:
         BadRequest: and what is under it, for whatever a person can get wrong.
     """
+    from belljar.flows.project import Project
     from belljar.models import RunRequest, Start
 
     if start not in set(Start):
         raise BadRequest(f"--start is fork or exec, not {start!r}", field="start")
+    with Project(root) as project:
+        files = project.pack(inputs or [], limits)
     return RunRequest(
         language=_language(language, file),
         code=_code(file, code),
         start=Start(start),
         args=tuple(arguments or ()),
-        files=_inputs(root, inputs or [], limits),
-        env=_environment(env or []),
+        files=files,
+        env=environment(env or []),
         stdin=_stdin(stdin, limits),
     )
 
@@ -66,13 +56,13 @@ def unpack(folder: Path | None, files: Iterable[tuple[str, bytes]], *, overwrite
     path rules and opened by descriptor, and one that breaks them is left out with the reason."""
     from belljar import paths
     from belljar.errors import PathNotAllowed
-    from belljar.execution.landing import Landed
+    from belljar.flows.project import Change, Landed, Refused
     from belljar.guest import tree
 
     if folder is None:
-        return Landed("", (), ())
-    written: list[str] = []
-    refused: list[tuple[str, str]] = []
+        return Landed("")
+    written: list[Change] = []
+    refused: list[Refused] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -86,9 +76,9 @@ def unpack(folder: Path | None, files: Iterable[tuple[str, bytes]], *, overwrite
                     raise PathNotAllowed(f"{path} exists already", reason="exists")
                 tree.write_file(fd, path, content)
             except (PathNotAllowed, tree.Refusal) as error:
-                refused.append((path, error.reason))
+                refused.append(Refused(path, error.reason))
             else:
-                written.append(path)
+                written.append(Change.of(path, content))
     finally:
         os.close(fd)
     return Landed(str(folder), tuple(written), tuple(refused))
@@ -105,11 +95,12 @@ def _exists(folder: int, path: str) -> bool:
 
 
 def _language(name: str | None, file: str | None) -> Language:
+    from belljar.flows.project import LANGUAGES
     from belljar.models import Language
 
     if name is None:
         suffix = Path(file).suffix if file else ""
-        return Language(_SUFFIXES.get(suffix, "python"))
+        return LANGUAGES.get(suffix, Language.PYTHON)
     if name not in {*Language, "shell"}:
         raise UnsupportedLanguage(
             f"unknown language {name!r}; there are {', '.join(Language)}", field="language"
@@ -118,6 +109,8 @@ def _language(name: str | None, file: str | None) -> Language:
 
 
 def _code(file: str | None, code: str | None) -> str:
+    from belljar.flows.project import MAX_CODE_BYTES
+
     if (file is None) == (code is None):
         raise BadRequest("give one program: a file, - for standard input, or --code", field="code")
     if file is None:
@@ -143,50 +136,7 @@ def _read(field: str, source: Path | BinaryIO, cap: int) -> bytes:
     return content
 
 
-def _inputs(root: Path, names: list[str], limits: Limits) -> tuple[InputFile, ...]:
-    """Files and folders of the project, by descriptor: a link in a cloned project leads nowhere."""
-    from belljar import paths
-    from belljar.guest import tree
-    from belljar.models import InputFile
-
-    cap = limits.input_mb << 20
-    found = []
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for name in names:
-            path = paths.validate(name.rstrip("/"), field="input")
-            try:
-                for one in _files_of(folder, path, limits.input_files):
-                    content = tree.read_file(folder, one, cap)
-                    cap -= len(content)
-                    found.append(InputFile(paths.validate(one, field="input"), content))
-            except tree.Refusal as refusal:
-                if refusal.reason in (tree.TOO_LARGE, tree.TOO_MANY):
-                    most = f"{limits.input_mb} MB and {limits.input_files} files"
-                    raise LimitExceeded(f"{name}: more than {most} of input", field="input") from refusal
-                raise BadRequest(f"{name} cannot be read: {refusal.reason}", field="input") from refusal
-    finally:
-        os.close(folder)
-    return tuple(found)
-
-
-def _files_of(folder: int, path: str, most: int) -> Iterator[str]:
-    from belljar.guest import tree
-
-    fd = tree.open_beneath(folder, path)
-    try:
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            yield path
-            return
-        for entry in tree.listing(fd, max_entries=most):
-            if isinstance(entry, tree.Skip):
-                raise tree.Refusal(entry.reason, entry.path)
-            yield f"{path}/{os.fsdecode(entry.path)}"
-    finally:
-        os.close(fd)
-
-
-def _environment(pairs: list[str]) -> dict[str, str]:
+def environment(pairs: list[str]) -> dict[str, str]:
     env = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from belljar.errors import BelljarError, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
-    from belljar.client import Client, Result
+    from belljar.client import AsyncClient, Client, Event, Result
     from belljar.client.wire import RunOptions
     from belljar.config import Config
     from belljar.models import Limits, RunRequest, RunResult
@@ -36,6 +37,17 @@ def connected() -> Iterator[Client]:
             where = f"BELLJAR_TOKEN and, for a service of this machine, {load_here().data_dir / 'token'}"
             message = f"{error.message}; a token is looked for in {where}"
             raise Unauthorized(message, field=error.field) from error
+
+
+def opened(config: Config) -> AbstractAsyncContextManager[AsyncClient]:
+    """A client of the service that `is_there`, else of one in this process."""
+    if is_there(config):
+        from belljar.client import AsyncClient
+
+        return AsyncClient()
+    from belljar.inprocess import alocal
+
+    return alocal(config)
 
 
 def is_there(config: Config) -> bool:
@@ -146,20 +158,21 @@ def run_there(
     request_id: str | None = None,
 ) -> RunThere:
     """Run it and, if `live`, show its output while it comes. Ctrl-C cancels the run too."""
+    options = _options(request, grant.overrides, project_id=project_id, request_id=request_id)
+    return followed(grant.client, grant.client.stream(request.code, str(request.language), **options), live)
+
+
+def followed(client: Client, events: Generator[Event | Result, None, None], live: bool) -> RunThere:
+    """A run that goes on there, to its end."""
     from belljar.cli.terminal import Screen
     from belljar.client import Event
 
-    client = grant.client
     screens = {"stdout": Screen(sys.stdout), "stderr": Screen(sys.stderr)}
     written = {name: bytearray() for name in screens}
     exec_id = posture = ""
     answer = None
     try:
-        for event in client.stream(
-            request.code,
-            str(request.language),
-            **_options(request, grant.overrides, project_id=project_id, request_id=request_id),
-        ):
+        for event in events:
             if not isinstance(event, Event):
                 answer = event
             elif event.kind in screens:
@@ -172,12 +185,18 @@ def run_there(
                 exec_id = str(event.data.get("exec_id", ""))
                 if live and event.data.get("waiting") and sys.stderr.isatty():
                     print(f"belljar: {event.data['waiting']} in the queue", file=sys.stderr)  # noqa: T201
+            elif event.kind == "pending_approval":
+                from belljar.cli.asking import decide_or_leave
+
+                exec_id = str(event.data.get("exec_id", ""))
+                decide_or_leave(client, exec_id, str(event.data.get("approval_id", "")), ask=live)
     except KeyboardInterrupt:
         if exec_id:
             with suppress(BelljarError):
                 client.cancel(exec_id)
         raise
     finally:
+        events.close()
         for screen in screens.values():
             screen.close()
     assert answer is not None, "a stream ends with a result"

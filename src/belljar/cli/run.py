@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from belljar.engines.base import Engine
-    from belljar.execution.landing import Landed, Landing
+    from belljar.flows.project import Landed
     from belljar.models import Grant, RunRequest, RunResult
 
 
@@ -48,7 +47,8 @@ def run(
         str, typer.Option(help="Python in a warm interpreter (fork) or a new one (exec).")
     ] = "fork",
     engine: Annotated[
-        str | None, typer.Option(metavar="E", help="What holds it: auto or jail. Runs it here.")
+        str | None,
+        typer.Option(metavar="E", help="What holds it: auto, jail, docker or gvisor. Runs it here."),
     ] = None,
     local: Annotated[
         bool, typer.Option("--local", help="Run it here, even if a service is running.")
@@ -60,9 +60,11 @@ def run(
     import asyncio
 
     from belljar.cli import remote
+    from belljar.cli.asking import approved_here
     from belljar.cli.outcome import exit_status, print_summary
     from belljar.cli.packing import pack
     from belljar.config import load_here
+    from belljar.flows.project import SUMMARY_BYTES, Project, new_run_id, prefix_for, summary
     from belljar.wiring import check_enabled, engine_for, grant_for
 
     root = Path(project)
@@ -90,28 +92,37 @@ def run(
             stdin=stdin,
             start=start,
         )
-        landing = _landing(root, output_prefix, config.allowed_prefixes, overwrite)
-        stack.callback(landing.close)
-        landing.event("sandbox_start", grant=grant.digest)
+        run_id = new_run_id()
+        prefix = prefix_for(run_id, output_prefix, config.allowed_prefixes)
+        here = stack.enter_context(Project(root)).start(run_id)
+        here.event("sandbox_start", grant=grant.digest)
         try:
             if isinstance(grant, remote.Granted):
                 result = remote.run_there(grant, request, live=not as_json).result
             else:
-                result = asyncio.run(_run(engine_for(config, engine), grant, request, live=not as_json))
+                approved = grant.approve_at is not None and approved_here(grant, request, ask=not as_json)
+                opening = engine_for(config, engine)
+                result = asyncio.run(_run(opening, grant, request, live=not as_json, approved=approved))
         except BaseException as error:
-            landing.event("sandbox_failed", reason=getattr(error, "code", type(error).__name__))
+            here.event("sandbox_failed", reason=getattr(error, "code", type(error).__name__))
             raise
-        landing.event("sandbox_complete", verdict=result.verdict, exit_code=result.exit_code)
-        landed = landing.land(result)
+        landed = here.land(
+            [(artifact.path, artifact.content) for artifact in result.artifacts],
+            lambda landed: summary(run_id, result, landed, keep=SUMMARY_BYTES),
+            prefix=prefix,
+            overwrite=overwrite,
+            verdict=result.verdict,
+            exit_code=result.exit_code,
+        )
     if as_json:
-        _print_json(result, landed, landing.run_id)
+        _print_json(result, landed, run_id)
     else:
         print_summary(result, landed)
     raise typer.Exit(exit_status(result))
 
 
 async def _run(
-    opening: Coroutine[None, None, Engine], grant: Grant, request: RunRequest, *, live: bool
+    opening: Coroutine[None, None, Engine], grant: Grant, request: RunRequest, *, live: bool, approved: bool
 ) -> RunResult:
     from belljar.cli.terminal import Screen
     from belljar.execution.runs import stream
@@ -121,7 +132,8 @@ async def _run(
     result = None
     engine = await opening
     try:
-        async with aclosing(stream(engine, grant, request)) as events:
+        grant = await engine.fit(grant, request.language)
+        async with aclosing(stream(engine, grant, request, approved=approved)) as events:
             async for event in events:
                 if isinstance(event, Output) and live:
                     screens[event.stream].write(event.data)
@@ -135,22 +147,9 @@ async def _run(
     return result
 
 
-def _landing(root: Path, prefix: str | None, allowed: tuple[str, ...], overwrite: bool) -> Landing:
-    from secrets import token_hex
-
-    from belljar.execution.landing import Landing
-    from belljar.guest.tree import Refusal
-
-    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(4)}"
-    try:
-        return Landing(root, run_id, output_prefix=prefix, allowed_prefixes=allowed, overwrite=overwrite)
-    except (OSError, Refusal) as error:
-        raise BadRequest(f"the run cannot be written down in {root}: {error}", field="project") from error
-
-
 def _print_json(result: RunResult, landed: Landed, run_id: str) -> None:
     import json
 
-    from belljar.execution.landing import summary
+    from belljar.flows.project import summary
 
     typer.echo(json.dumps(summary(run_id, result, landed), indent=2))

@@ -11,7 +11,7 @@ _WIDE = 200
 """Columns where there is no screen: whoever reads it later wants no line broken for one."""
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, stderr: bool = False) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -19,7 +19,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     table = Table(*head, header_style="bold")
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
-    console = Console()
+    console = Console(stderr=stderr)
     if not console.is_terminal:
         console.width = _WIDE
     console.print(table)

@@ -26,6 +26,9 @@ def create(
         list[str] | None, typer.Option(metavar="P", help="A project it is for; without any, it is for all.")
     ] = None,
     note: Annotated[str, typer.Option(help="What it is for; shown in the list.")] = "",
+    agent_role: Annotated[
+        str | None, typer.Option(metavar="R", help="The policy's role that all its runs have.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token. It is shown once: only its hash is kept."""
@@ -36,7 +39,7 @@ def create(
         raise BadRequest(f"--role is one of {', '.join(Role)}, not {role!r}", field="role")
     projects = tuple(map(check_project_id, project)) if project else None
     with _tokens() as tokens:
-        made, text = tokens.create(Role(role), projects, note)
+        made, text = tokens.create(Role(role), projects, note, agent_role)
     if as_json:
         _print_json({**_row(made), "token": text})
     else:
@@ -55,8 +58,8 @@ def list_(as_json: AsJson = False) -> None:
     from belljar.cli.tables import print_table
 
     print_table(
-        ("id", "role", "projects", "created", "note"),
-        [(t.id, t.role, _projects(t), t.created_at, t.note) for t in known],
+        ("id", "role", "agent role", "projects", "created", "note"),
+        [(t.id, t.role, t.agent_role, _projects(t), t.created_at, t.note) for t in known],
     )
 
 
@@ -88,6 +91,7 @@ def _row(token: Token) -> dict[str, object]:
         "projects": token.projects,
         "created_at": token.created_at,
         "note": token.note,
+        "agent_role": token.agent_role,
     }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from belljar.client.asynchronous import AsyncClient
-from belljar.client.blocking import Client
+from belljar.client.blocking import Client, Session
 from belljar.client.retry import Retry
+from belljar.client.sessions import AsyncSession
 from belljar.client.wire import Event, ExecPage, FileInfo, ForeignError, Result, Unreachable
 
 __all__ = [
     "AsyncClient",
+    "AsyncSession",
     "Client",
     "Event",
     "ExecPage",
@@ -16,5 +18,6 @@ __all__ = [
     "ForeignError",
     "Result",
     "Retry",
+    "Session",
     "Unreachable",
 ]

@@ -9,31 +9,40 @@ run instead of starting another.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import httpx2
 
 from belljar import __version__
 from belljar.client import wire
+from belljar.client.approvals import AsyncApprovals
 from belljar.client.discovery import address_of, token_for
 from belljar.client.retry import Retry
+from belljar.client.sessions import AsyncSession, SessionOptions
 from belljar.client.wire import (
     Event,
     ExecOptions,
     ExecPage,
     FileInfo,
     ForeignError,
+    InvokeOptions,
     Result,
     RunOptions,
+    TestOptions,
+    ToolOptions,
     Unreachable,
 )
 from belljar.config import load_here
-from belljar.errors import BadConfig, BelljarError, EngineUnavailable, QueueFull
+from belljar.errors import BadConfig, BadRequest, BelljarError, EngineUnavailable, QueueFull
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
 
 __all__ = ["AsyncClient"]
 
@@ -81,6 +90,7 @@ class AsyncClient:
             raise BadConfig("a token is visible ASCII characters without spaces", field="token")
         self.base_url = base_url.rstrip("/")
         self._retry = retry or Retry()
+        self._in_process = transport is not None
         connect_s = min(timeout_s, _CONNECT_S)
         self._prompt = httpx2.Timeout(timeout_s, connect=connect_s)
         self._patient = httpx2.Timeout(timeout_s, connect=connect_s, read=None, pool=None)
@@ -91,6 +101,7 @@ class AsyncClient:
             transport=transport or _transport(scheme),
             trust_env=False,  # no proxy of the environment gets to see the token
         )
+        self.approvals = AsyncApprovals(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,10 +120,11 @@ class AsyncClient:
         """Run a program and wait for its end.
 
         Raises:
+            ApprovalNeeded: a person has to say yes first; the same request_id finds the run again.
             BelljarError: it was not run, or its outcome is not known. Never for what the program did.
         """
         body = wire.run_body(code, language, options)
-        return self._understood(wire.result, await self._json("POST", "/run", body, self._patient))
+        return self._understood(wire.result, await self._over("/run", body))
 
     async def stream(
         self, code: str | None = None, language: str = "python", **options: Unpack[RunOptions]
@@ -132,13 +144,100 @@ class AsyncClient:
     ) -> Mapping[str, Any]:
         """Submit to `/sandbox/execs`; returns when the run is over, unless `wait` is false."""
         body = wire.exec_body(kind, command, options)
+        if options.get("wait", True):
+            return await self._over("/sandbox/execs", body)
         return await self._json("POST", "/sandbox/execs", body, self._patient)
+
+    async def wait(self, exec_id: str) -> Mapping[str, Any]:
+        """The record of a run and what it wrote, once it is over; also of one that waits for a person.
+
+        Raises:
+            ApprovalDenied: and whatever else it was refused for.
+        """
+        written = {"stdout": bytearray(), "stderr": bytearray()}
+        async with aclosing(self.events(exec_id)) as events:
+            async for event in events:
+                if event.kind in written:
+                    written[event.kind] += event.output
+        record = await self.get(exec_id)
+        if record.get("status") == "refused":
+            raise self._understood(wire.refused, record)
+        return {**record, **{name: data.decode("utf-8", "replace") for name, data in written.items()}}
 
     async def cancel(self, exec_id: str) -> Mapping[str, Any]:
         """End a run; its record. One that is over stays as it is."""
         return await self._json("POST", wire.exec_path(exec_id, "cancel"))
 
+    async def call_tool(self, name: str, **options: Unpack[ToolOptions]) -> Mapping[str, Any]:
+        """What a tool answers: `status`, a `summary`, `data`, and where the rest is."""
+        body = {"request_id": secrets.token_hex(16), **options}
+        return await self._over(wire.path("/tools", name), body)
+
+    async def invoke(self, skill_id: str, **options: Unpack[InvokeOptions]) -> Mapping[str, Any]:
+        """What a skill gives: `status`, its `outputs`, and how the run went."""
+        body = wire.invoke_body(options)
+        return await self._over(wire.path("/skills", skill_id, "invoke"), body)
+
+    async def invoke_stream(
+        self, skill_id: str, **options: Unpack[InvokeOptions]
+    ) -> AsyncGenerator[Event | Mapping[str, Any], None]:
+        """Call a skill: what happens while it happens, and its answer last."""
+        path, body = wire.path("/skills", skill_id, "invoke"), wire.invoke_body(options)
+        async with aclosing(self._events("POST", path, body, "result")) as events:
+            async for event in events:
+                yield event.data if event.kind == "result" else event
+
+    # Sessions
+
+    @asynccontextmanager
+    async def session(self, **options: Unpack[SessionOptions]) -> AsyncGenerator[AsyncSession, None]:
+        """A session that ends with the block."""
+        async with await self.start_session(**options) as session:
+            yield session
+
+    async def start_session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """A session that lives on until it is closed, idle for too long or too old."""
+        facts = await self._json("POST", "/sandbox/sessions", dict(options), once=True)
+        return self._understood(lambda given: AsyncSession(self, given), facts)
+
+    async def get_session(self, session_id: str) -> AsyncSession:
+        """One that was begun elsewhere."""
+        facts = await self._json("GET", wire.path("/sandbox/sessions", session_id))
+        return self._understood(lambda given: AsyncSession(self, given), facts)
+
+    async def sessions(
+        self, *, project_id: str | None = None, ended: bool = False
+    ) -> Sequence[Mapping[str, Any]]:
+        """Newest first; with `ended`, also those that are over."""
+        asked = wire.query("/sandbox/sessions", project_id=project_id, ended="true" if ended else "false")
+        answer = await self._json("GET", asked)
+        return self._understood(wire.rows("sessions"), answer)
+
+    async def snapshots(self, project_id: str | None = None) -> Sequence[Mapping[str, Any]]:
+        answer = await self._json("GET", wire.query("/sandbox/snapshots", project_id=project_id))
+        return self._understood(wire.rows("snapshots"), answer)
+
+    async def remove_snapshot(self, digest: str, project_id: str | None = None) -> None:
+        path = wire.query(wire.path("/sandbox/snapshots", digest), project_id=project_id)
+        await self._json("DELETE", path, once=True)
+
+    async def test(
+        self, code: str, tests: Sequence[Mapping[str, str]], **options: Unpack[TestOptions]
+    ) -> Mapping[str, Any]:
+        """What became of each test: `passed`, `counts`, `tests`. One may have been run twice if the answer to
+        it was lost; that changes nothing."""
+        body = {"code": code, "tests": [*tests], **options}
+        return await self._json("POST", "/tests/run", body, self._patient)
+
     # Looking
+
+    async def tools(self, form: str = "belljar") -> Sequence[Mapping[str, Any]]:
+        """What this token may use; in the `form` of an LLM's API if it is `openai` or `anthropic`."""
+        answer = await self._json("GET", f"/tools?{httpx2.QueryParams({'format': form})}")
+        return self._understood(wire.rows("tools"), answer)
+
+    async def skills(self) -> Sequence[Mapping[str, Any]]:
+        return self._understood(wire.rows("skills"), await self._json("GET", "/skills"))
 
     async def health(self) -> Mapping[str, Any]:
         return await self._json("GET", "/health")
@@ -203,6 +302,19 @@ class AsyncClient:
         finally:
             await response.aclose()
 
+    async def trail(
+        self,
+        *,
+        project_id: str | None = None,
+        path: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Mapping[str, Any]:
+        """Which run left which version of a file: `entries` of a page of runs, and the `cursor` of the next."""
+        asked = {"project_id": project_id, "path": path, "limit": limit, "cursor": cursor}
+        params = httpx2.QueryParams({name: value for name, value in asked.items() if value is not None})
+        return await self._json("GET", f"/sandbox/trail?{params}")
+
     async def receipt(self, exec_id: str) -> Mapping[str, Any]:
         return await self._json("GET", wire.exec_path(exec_id, "receipt"))
 
@@ -223,10 +335,23 @@ class AsyncClient:
 
     # On the wire
 
+    async def _over(self, path: str, body: object) -> Mapping[str, Any]:
+        """The answer to a run that is over; one that waits for a person is not."""
+        answer = await self._json("POST", path, body, self._patient)
+        if answer.get("status") == "pending_approval":
+            raise self._understood(wire.approval_needed, answer)
+        return answer
+
     async def _json(
-        self, method: str, path: str, body: object = None, patience: httpx2.Timeout | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        patience: httpx2.Timeout | None = None,
+        *,
+        once: bool = False,
     ) -> Mapping[str, Any]:
-        response = await self._answer(method, path, body, patience=patience)
+        response = await self._answer(method, path, body, patience=patience, once=once)
         return self._understood(wire.json_object, response.content)
 
     async def _events(
@@ -263,11 +388,16 @@ class AsyncClient:
         body: object = None,
         headers: Mapping[str, str] | None = None,
         *,
+        content: bytes | None = None,
         patience: httpx2.Timeout | None = None,
         stream: bool = False,
+        once: bool = False,
     ) -> httpx2.Response:
-        """A good answer, however many attempts it takes; with `stream`, its body is yet to be read."""
-        content = None if body is None else wire.json_bytes(body)
+        """A good answer, however many attempts it takes; with `stream`, its body is yet to be read.
+
+        `content` is a body that is no JSON. `once`: not again when it may have been done already.
+        """
+        content = content if body is None else wire.json_bytes(body)
         headers = {**(headers or {}), **({} if body is None else {"content-type": "application/json"})}
         failures = 0
         while True:
@@ -283,6 +413,8 @@ class AsyncClient:
                 await response.aread()
             except httpx2.HTTPError as error:
                 failure = self._unreachable(error)
+                if once and not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+                    raise failure from error
             else:
                 failure = self._refusal(response)
                 if response.status_code not in _BUSY or isinstance(failure, EngineUnavailable):
@@ -290,6 +422,29 @@ class AsyncClient:
                 later_s = _retry_after(response)
             failures += 1
             await self._pause(failures, failure, later_s)
+
+    @asynccontextmanager
+    async def _line(self, path: str) -> AsyncGenerator[ClientConnection, None]:
+        """A WebSocket there."""
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidStatus, WebSocketException
+
+        if self._in_process:
+            raise BadRequest("a terminal needs a server to connect to; start one with `belljar serve`")
+        headers = {"authorization": self._http.headers.get("authorization", "")}
+        address = f"ws{self.base_url.removeprefix('http')}{path}"
+        try:
+            line = await connect(
+                address, additional_headers=headers, proxy=None, compression=None, open_timeout=_CONNECT_S
+            )
+        except InvalidStatus as error:
+            refused = httpx2.Response(error.response.status_code, content=error.response.body or b"")
+            raise self._refusal(refused) from error
+        except (WebSocketException, OSError) as error:
+            message = f"no terminal can be had from {self.base_url}: {error or type(error).__name__}"
+            raise Unreachable(message) from error
+        async with line:
+            yield line
 
     async def _pause(self, failures: int, failure: BelljarError, at_least_s: float = 0.0) -> None:
         seconds = self._retry.pause_s(failures, at_least_s)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from belljar import errors
 from belljar.errors import (
+    ApprovalNeeded,
     BadRequest,
     BelljarError,
     NotFound,
@@ -32,6 +33,7 @@ _CLASSES: Mapping[str, type[BelljarError]] = {
     if issubclass(cls := getattr(errors, name), BelljarError) and cls is not BelljarError
 }
 _EXTRAS: Mapping[type[BelljarError], Mapping[str, object]] = {
+    ApprovalNeeded: {"exec_id": "", "approval_id": ""},
     PathNotAllowed: {"reason": ""},
     PolicyEscalation: {"asked": None, "ceiling": None, "layer": ""},
     QueueFull: {"retry_after_s": 1},
@@ -59,7 +61,7 @@ class Event(NamedTuple):
     number: int
     """From 1, without gaps."""
     kind: str
-    """queued, running, started, stdout, stderr, ended, finished."""
+    """queued, running, started, stdout, stderr, shown, ended, finished."""
     data: Mapping[str, Any]
 
     @property
@@ -103,6 +105,8 @@ class Result:
     skipped: tuple[Skipped, ...]
     usage: Usage
     receipt: str | None
+    results: tuple[Mapping[str, Any], ...] = ()
+    """What a cell of a session's context showed: mime type to data, each."""
     answer: Mapping[str, Any] = field(repr=False)
     """As it came over the wire."""
 
@@ -136,11 +140,15 @@ class RunOptions(TypedDict, total=False):
     """`fork` or `exec`, of Python."""
     timeout_s: float
     limits: Mapping[str, float]
+    on_output_limit: str
+    """Past the limit for output: `truncate`, or `kill` the run."""
     image: str
     project_id: str
     request_id: str
     """The same id with the same request is the same run, executed once. Made by the client if left out."""
     persist_work: bool
+    approval_wait_s: float
+    """How long to wait for a person, where policy asks for one; up to an hour."""
 
 
 class ExecOptions(TypedDict, total=False):
@@ -159,13 +167,57 @@ class ExecOptions(TypedDict, total=False):
     request_id: str
     persist_work: bool
     wait: bool
+    approval_wait_s: float
+
+
+class TestOptions(TypedDict, total=False):
+    """What `test` takes by name."""
+
+    language: str
+    module: str
+    """The name that tests import the code by."""
+    timeout_s: float
+    """For one test."""
+    total_s: float
+    """No test is begun after so many."""
+    limits: Mapping[str, float]
+    project_id: str
+
+
+class ToolOptions(TypedDict, total=False):
+    """What `call_tool` takes by name."""
+
+    arguments: Mapping[str, Any]
+    project_id: str
+    request_id: str
+    task_ref: Mapping[str, str]
+    approval_wait_s: float
+
+
+class InvokeOptions(TypedDict, total=False):
+    """What `invoke` takes by name."""
+
+    inputs: Mapping[str, Any]
+    files: Mapping[str, bytes | str]
+    """Path below `/workspace/inputs`, and content."""
+    digest: str
+    """Which version of the skill is meant."""
+    project_id: str
+    request_id: str
+    policy_overrides: Mapping[str, object]
+    task_ref: Mapping[str, str]
+    approval_wait_s: float
 
 
 # From the caller's words to the wire's. What cannot be written on it is a BadRequest.
 
 
 def exec_path(exec_id: str, *more: str) -> str:
-    return "/".join(("/sandbox/execs", _quoted(exec_id, ""), *(_quoted(part, "/") for part in more)))
+    return path("/sandbox/execs", exec_id, *more)
+
+
+def path(route: str, name: str, *more: str) -> str:
+    return "/".join((route, _quoted(name, ""), *(_quoted(part, "/") for part in more)))
 
 
 def _quoted(text: str, safe: str) -> str:
@@ -201,6 +253,13 @@ def exec_body(kind: str, command: str | None, options: ExecOptions) -> dict[str,
     return body
 
 
+def invoke_body(options: InvokeOptions) -> dict[str, object]:
+    body: dict[str, object] = {"request_id": secrets.token_hex(16)} | dict(options)
+    if "files" in options:
+        body["files"] = _packed(options["files"])
+    return body
+
+
 def json_bytes(body: object) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
@@ -213,10 +272,23 @@ def _packed(files: Mapping[str, bytes | str]) -> list[dict[str, str]]:
 
 
 def _base64(content: bytes | str) -> str:
+    return base64.b64encode(content_bytes(content)).decode("ascii")
+
+
+def content_bytes(content: bytes | str) -> bytes:
     try:
-        return base64.b64encode(content.encode() if isinstance(content, str) else content).decode("ascii")
+        return content.encode() if isinstance(content, str) else bytes(memoryview(content))
     except (TypeError, UnicodeEncodeError) as error:
         raise BadRequest(f"neither bytes nor valid text: {error}", field="files") from error
+
+
+def query(route: str, **asked: str | None) -> str:
+    """The route with these parameters; without those that are None."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    try:
+        return f"{route}?{urlencode(given)}" if given else route
+    except UnicodeEncodeError as error:
+        raise BadRequest("a parameter is not valid text", field=next(iter(given))) from error
 
 
 # And back. Each raises one of `NOT_UNDERSTOOD` for what is not the wire's.
@@ -250,6 +322,16 @@ def refusal(answer: Mapping[str, Any]) -> BelljarError:
     return made
 
 
+def refused(record: Mapping[str, Any]) -> BelljarError:
+    """What a record says a run was refused for."""
+    names = {"code": "error_code", "message": "error_reason", "field": "error_field"}
+    return refusal({"error": {name: record[key] for name, key in names.items()}})
+
+
+def approval_needed(answer: Mapping[str, Any]) -> ApprovalNeeded:
+    return ApprovalNeeded(answer["message"], exec_id=answer["exec_id"], approval_id=answer["approval_id"])
+
+
 def result(answer: Mapping[str, Any]) -> Result:
     measured = {one.name for one in fields(Usage)}
     return Result(
@@ -273,6 +355,7 @@ def result(answer: Mapping[str, Any]) -> Result:
         skipped=tuple(Skipped(skip["path"], SkipReason(skip["reason"])) for skip in answer["skipped"]),
         usage=Usage(**{name: value for name, value in answer["usage"].items() if name in measured}),
         receipt=answer["receipt"],
+        results=tuple(dict(shown) for shown in answer.get("results", ())),
         answer=answer,
     )
 
@@ -287,6 +370,15 @@ def _file(row: Mapping[str, Any]) -> FileInfo:
 
 def artifacts(answer: Mapping[str, Any]) -> tuple[FileInfo, ...]:
     return tuple(map(_file, answer["artifacts"]))
+
+
+def rows(name: str) -> Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """How a list of that name is read."""
+
+    def read(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        return tuple(dict(row) for row in answer[name])
+
+    return read
 
 
 def page(answer: Mapping[str, Any]) -> ExecPage:

@@ -2,37 +2,85 @@
 
 from __future__ import annotations
 
-from belljar.engines.base import Engine
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from belljar.engines.base import Engine, Probe
 from belljar.errors import EngineUnavailable
 
-__all__ = ["choose"]
+__all__ = ["ENGINES", "Choice", "choose"]
 
 
-async def choose(
-    name: str,
-    *,
-    rootfs: str | None = None,
-    preload: tuple[str, ...] = (),
-    cgroup_parent: str | None = None,
-    uid_base: int | None = None,
-) -> Engine:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What engines are made with. None is each engine's own default."""
+
+    preload: tuple[str, ...] = ()
+    rootfs: str | None = None
+    cgroup_parent: str | None = None
+    uid_base: int | None = None
+    docker_host: str | None = None
+    docker_context: str | None = None
+    image: str | None = None
+    languages: Mapping[str, str] | None = None
+    """Images by language, of engines that have images."""
+    runtimes: Mapping[str, str] | None = None
+    """The docker engine's name of the runtime of `docker` and of `gvisor`."""
+
+
+def _jail(choice: Choice) -> Engine:
+    from belljar.engines.jail.engine import JailEngine
+
+    return JailEngine(
+        rootfs=choice.rootfs,
+        preload=choice.preload,
+        cgroup_parent=choice.cgroup_parent,
+        **({} if choice.uid_base is None else {"uid_base": choice.uid_base}),
+    )
+
+
+def _docker(choice: Choice, name: str, runtime: str) -> Engine:
+    from belljar.engines.docker import images
+    from belljar.engines.docker.engine import DockerEngine
+
+    return DockerEngine(
+        name=name,
+        host=choice.docker_host,
+        context=choice.docker_context,
+        runtime=(choice.runtimes or {}).get(name, runtime),
+        image=choice.image or images.DEFAULT,
+        languages=images.LANGUAGES if choice.languages is None else choice.languages,
+        preload=choice.preload,
+    )
+
+
+ENGINES: Mapping[str, Callable[[Choice], Engine]] = {
+    "jail": _jail,
+    "docker": lambda choice: _docker(choice, "docker", "runc"),
+    "gvisor": lambda choice: _docker(choice, "gvisor", "runsc"),
+}
+_AUTO = ("jail", "docker")
+"""In this order; the first that this host can hold."""
+
+
+async def choose(name: str, choice: Choice | None = None) -> Engine:
     """The engine of that name, or for `auto` the first that this host can hold. Never none at all.
 
     Raises:
         EngineUnavailable: says what is missing and how to mend it.
     """
-    if name not in ("auto", "jail"):
-        raise EngineUnavailable(f"engine {name} is not part of this version; it has jail", field="engine")
-    from belljar.engines.jail.engine import JailEngine
+    if name != "auto" and name not in ENGINES:
+        raise EngineUnavailable(f"there is no engine {name}; there are {', '.join(ENGINES)}", field="engine")
+    lacking = []
+    for candidate in _AUTO if name == "auto" else (name,):
+        engine = ENGINES[candidate](choice or Choice())
+        probe = await engine.probe()
+        if probe.usable:
+            return engine
+        lacking.append(_lack(probe))
+    raise EngineUnavailable("; ".join(lacking), field="engine")
 
-    engine = JailEngine(
-        rootfs=rootfs,
-        preload=preload,
-        cgroup_parent=cgroup_parent,
-        **({} if uid_base is None else {"uid_base": uid_base}),
-    )
-    probe = await engine.probe()
-    if not probe.usable:
-        missing = "; ".join(f"{c.name}: {c.detail} (fix: {c.fix})" for c in probe.missing if c.required)
-        raise EngineUnavailable(f"this machine cannot hold a jail: {missing}", field="engine")
-    return engine
+
+def _lack(probe: Probe) -> str:
+    missing = "; ".join(f"{c.name}: {c.detail} (fix: {c.fix})" for c in probe.missing if c.required)
+    return f"this machine cannot hold a jar of engine {probe.engine}: {missing}"

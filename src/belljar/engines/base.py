@@ -37,6 +37,8 @@ class Command:
     """All of the program's environment beyond what the engine itself must set."""
     cwd: str = WORK
     stdin: bytes = field(default=b"", repr=False)
+    stdin_open: bool = False
+    """In a session: more may come for it to read."""
     context: str | None = None
     """In a session: the lasting Python that `cell` is handed to; `argv` is then not used."""
     cell: str = field(default="", repr=False)
@@ -130,6 +132,13 @@ class Engine(Protocol):
 
     def interpreters(self) -> Mapping[Language, tuple[str, ...]]:
         """The command that runs a script, for each language this engine has."""
+
+    async def fit(self, grant: Grant, language: Language | None) -> Grant:
+        """The grant as it will be run: where an engine has images, with the one for it, named by its digest.
+
+        Raises:
+            EngineUnavailable, GrantNotEnforceable: there is no such image, or it is not fit.
+        """
 
     async def create(self, grant: Grant) -> Jar:
         """A never-used jar that holds exactly this grant.

@@ -7,6 +7,7 @@ guest says of anything else only has to make sense; if it does not, the jar is l
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,6 +33,7 @@ PATIENCE_S = 5.0
 """How long a guest that was told to kill everything may take to say so."""
 MAX_SHOWN = 64
 """Results that one cell may show; more are not passed on."""
+MAX_SHOWN_BYTES = 8 << 20
 
 
 class Channel(Protocol):
@@ -64,7 +66,7 @@ class Following:
         self._jar = jar
         self._stdin = stdin
         self._started = False
-        self._shown = 0
+        self._shown = self._shown_bytes = 0
         self._before = jar.counters()
         self._watch = Watch(jar.grant.limits, push, PATIENCE_S)
         jar.link.notice(stream, self._hear)
@@ -111,12 +113,12 @@ class Following:
                 raise protocol.ProtocolError("more output than was asked for")
             return Output(name, frame.payload)
         if frame.kind == protocol.NOTE:
-            return self._noted(frame.json())
+            return self._noted(frame.json(), len(frame.payload))
         if frame.kind == protocol.END:
             return self._ended(frame.json())
         raise protocol.ProtocolError("a frame that is not the guest's to send")
 
-    def _noted(self, note: Mapping[str, Any]) -> Event | None:
+    def _noted(self, note: Mapping[str, Any], size: int) -> Event | None:
         if "started" in note:
             if self._started:
                 raise protocol.ProtocolError("a program that starts twice")
@@ -125,10 +127,12 @@ class Following:
         if "result" not in note:
             return None
         self._shown += 1
+        self._shown_bytes += size
         forms = note["result"]
         if not isinstance(forms, dict) or not all(isinstance(mime, str) for mime in forms):
             raise protocol.ProtocolError("a result that is none")
-        return Shown(forms) if self._shown <= MAX_SHOWN else None
+        fits = self._shown <= MAX_SHOWN and self._shown_bytes <= MAX_SHOWN_BYTES
+        return Shown(forms) if fits and _is_json(forms) else None
 
     def _ended(self, facts: Mapping[str, Any]) -> Ended:
         if "error" in facts:
@@ -185,6 +189,14 @@ class Following:
             disk_full=disk_full,
             held_by=self._jar.held_by,
         )
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _count(value: object) -> int:

@@ -1,6 +1,7 @@
 """A jar that several programs of one project use: what a session is made of.
 
     KeptJar   the jar, its files, its contexts
+    Terminal  a program that a person types at
     Seat      one run's view of it, with the contract of any jar: when the run is over it gets up,
               and what it left (files, background processes, variables) stays
 
@@ -11,8 +12,10 @@ not answer any more takes the jar with it.
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,11 +27,18 @@ from belljar.errors import BadRequest, Conflict, EngineUnavailable, LimitExceede
 from belljar.guest import protocol, tree
 from belljar.models import Event, Grant, InputFile
 
-__all__ = ["FileEntry", "KeptJar", "Seat"]
+__all__ = ["FileEntry", "KeptJar", "Seat", "Terminal"]
 
 MAX_CONTEXTS = 16
 MAX_CELL = 1 << 20
 MAX_LISTED = 20_000
+MAX_TERMINALS = 8
+MAX_FED = 1 << 16
+"""Bytes that are given to a program to read at once."""
+WINDOW = 1 << 18
+"""Bytes of a terminal that may wait for their reader; then the program waits."""
+BUSY_S = 0.05
+HANG_UP_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,7 @@ class KeptJar:
     def __init__(self, jar: GuestJar) -> None:
         self._jar = jar
         self._contexts: dict[str, _Context] = {}
+        self._terminals: set[Terminal] = set()
 
     @property
     def alive(self) -> bool:
@@ -68,7 +79,7 @@ class KeptJar:
 
     async def signal_all(self, number: int) -> None:
         """Every process in it but the guest; with SIGSTOP and SIGCONT it pauses and goes on."""
-        await self._ask("signal", signal=number)
+        await self.ask("signal", signal=number)
 
     # Contexts
 
@@ -80,19 +91,45 @@ class KeptJar:
             command = Command(argv=("context",), warm=True, env={"MPLBACKEND": "Agg", **env}, cwd=cwd)
             order = self._jar.order(command, self._jar.grant.limits)
             stream = self._jar.link.open("context", **order, kept=True, cells=True)
-            self._contexts[name] = _Context(stream)
-            self._jar.link.notice(stream, lambda frame: self._hear_context(name, frame))
+            context = self._contexts[name] = _Context(stream)
+            self._jar.link.notice(stream, lambda frame: self._hear_context(name, context, frame))
         return self._contexts[name]
 
     async def close_context(self, name: str) -> None:
         if name not in self._contexts:
             raise NotFound(f"there is no context {name}", field="context")
-        await self._ask("signal", signal=int(signal.SIGKILL), program=self._contexts[name].stream)
+        context = self._contexts.pop(name)  # at once: the next cell of that name begins another
+        await self.ask("signal", signal=int(signal.SIGKILL), program=context.stream)
 
-    def _hear_context(self, name: str, frame: protocol.Frame) -> None:
+    def _hear_context(self, name: str, context: _Context, frame: protocol.Frame) -> None:
         if frame.kind == protocol.END:
-            context = self._contexts.pop(name)
+            if self._contexts.get(name) is context:
+                del self._contexts[name]
             self._jar.link.forget(context.stream)
+
+    # Programs that are spoken to
+
+    def terminal(self, command: Command, rows: int, columns: int) -> Terminal:
+        """A program with a terminal of its own."""
+        if len(self._terminals) >= MAX_TERMINALS:
+            raise LimitExceeded(f"a session has at most {MAX_TERMINALS} terminals", field="session_id")
+        order = self._jar.order(command, self._jar.grant.limits)
+        order |= {"stdout_cap": WINDOW, "kept": True, "stdin_open": True, "terminal": [rows, columns]}
+        terminal = Terminal(self, self._jar.link.open("exec", **order), self._terminals.discard)
+        self._terminals.add(terminal)
+        return terminal
+
+    async def feed(self, program: int, data: bytes, *, end: bool = False) -> None:
+        """
+        Raises:
+            Conflict: it has not read yet what it was given, or reads no more.
+        """
+        text = base64.b64encode(data).decode("ascii")
+        await self.ask("feed", program=program, data=text, end=end)
+
+    async def signal(self, program: int, number: int) -> None:
+        """To a program and what it started."""
+        await self.ask("signal", signal=number, program=program)
 
     # Files
 
@@ -100,7 +137,7 @@ class KeptJar:
         await put(self._jar.link, area, files, self._jar.grant.limits)
 
     async def listing(self, area: Area, path: str = "", *, depth: int = 1) -> list[FileEntry]:
-        frames = await self._ask(
+        frames = await self.ask(
             "list", area=area, path=path, max_entries=MAX_LISTED, max_depth=min(depth, MAX_DEPTH)
         )
         found: list[FileEntry] = []
@@ -111,7 +148,7 @@ class KeptJar:
 
     async def read(self, area: Area, path: str, *, offset: int = 0, length: int) -> tuple[bytes, int]:
         """At most `length` bytes from `offset` on, and how large the whole file is."""
-        frames = await self._ask("read", area=area, path=path, offset=offset, length=length)
+        frames = await self.ask("read", area=area, path=path, offset=offset, length=length)
         content = b"".join(frame.payload for frame in frames if frame.kind == protocol.DATA)
         size = frames[-1].json().get("size")
         if not isinstance(size, int) or len(content) > length:
@@ -119,13 +156,13 @@ class KeptJar:
         return content, size
 
     async def remove(self, area: Area, path: str) -> None:
-        await self._ask("remove", area=area, path=path)
+        await self.ask("remove", area=area, path=path)
 
     async def move(self, area: Area, path: str, to: str) -> None:
-        await self._ask("move", area=area, path=path, to=to)
+        await self.ask("move", area=area, path=path, to=to)
 
     async def make_directory(self, area: Area, path: str) -> None:
-        await self._ask("mkdir", area=area, path=path)
+        await self.ask("mkdir", area=area, path=path)
 
     async def everything(self) -> Collected:
         """All files of `work` and `artifacts`, within the size of the workspace."""
@@ -133,7 +170,7 @@ class KeptJar:
         whole = replace(limits, artifact_mb=limits.workspace_mb, artifact_files=limits.workspace_files)
         return await collect(self._jar.link, None, whole, all_of_it=True)
 
-    async def _ask(self, op: str, **fields: Any) -> list[protocol.Frame]:
+    async def ask(self, op: str, **fields: Any) -> list[protocol.Frame]:
         """All frames of the answer; a refusal becomes the error it is."""
         link = self._jar.link
         stream = link.open(op, **fields)
@@ -149,6 +186,10 @@ class KeptJar:
             raise _refusal(str(refused), str(fields.get("path", "")))
         return frames
 
+    def let(self, op: str, **fields: Any) -> None:
+        """Do it; nobody waits for the answer."""
+        self._jar.link.forget(self._jar.link.open(op, **fields))
+
     def _broken(self, how: str) -> EngineUnavailable:
         self._jar.link.fail(f"the guest broke the rules: {how}")
         return EngineUnavailable(f"the jar was lost: {self._jar.link.lost}")
@@ -161,6 +202,69 @@ class _Context:
     busy: bool = False
 
 
+class Terminal:
+    """A program that a person types at. It is no run, and has no clock but its session's."""
+
+    def __init__(self, kept: KeptJar, stream: int, forget: Callable[[Terminal], None]) -> None:
+        self._kept = kept
+        self._stream = stream
+        self._forget = forget
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+
+    async def output(self) -> AsyncIterator[bytes]:
+        """What it shows, until it is over. It is not read faster than this is."""
+        link = self._kept.jar.link
+        try:
+            while True:
+                frame = await link.next(self._stream)
+                if frame.kind == protocol.OUT:
+                    yield frame.payload
+                    self._kept.let("room", program=self._stream, bytes=len(frame.payload))
+                elif frame.kind == protocol.END:
+                    self._end(frame.json())
+                    return
+        except protocol.ProtocolError as error:
+            link.fail(f"the guest broke the rules: {error}")
+            raise EngineUnavailable(f"the jar was lost: {link.lost}") from error
+
+    def _end(self, facts: Mapping[str, Any]) -> None:
+        if "error" in facts:
+            raise EngineUnavailable("no terminal can be had in this jar")
+        status = facts.get("status")
+        if isinstance(status, int) and 0 <= status < 1 << 16:
+            self.exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+            self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+
+    async def type(self, data: bytes) -> None:
+        """Waits while the program does not read; says nothing to one that is over."""
+        for start in range(0, len(data), MAX_FED):
+            while True:
+                try:
+                    await self._kept.feed(self._stream, data[start : start + MAX_FED])
+                    break
+                except Conflict as error:
+                    if error.field == "program":
+                        return
+                    await asyncio.sleep(BUSY_S)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await self._kept.ask("resize", program=self._stream, rows=rows, columns=columns)
+
+    async def send_signal(self, number: int) -> None:
+        await self._kept.signal(self._stream, number)
+
+    async def close(self) -> None:
+        """Hang up, as when a line is cut; what does not heed is killed."""
+        self._forget(self)
+        link = self._kept.jar.link
+        if link.lost or self._stream not in link:
+            return
+        self._kept.let("signal", signal=int(signal.SIGHUP), program=self._stream)
+        await asyncio.sleep(HANG_UP_S)
+        await _end(link, self._stream, self._stream)
+
+
 class Seat:
     """The contract of `Jar`, for one run in a jar that stays."""
 
@@ -170,6 +274,8 @@ class Seat:
         self._env = env
         self._cwd = cwd
         self._following: Following | None = None
+        self._program: int | None = None
+        """That which runs, as the guest knows it."""
         self.grant = grant
         self.held_by = self._jar.held_by
         self.counters = self._jar.counters
@@ -207,7 +313,7 @@ class Seat:
                 context.busy = False
         else:
             order = self._jar.order(command, self.grant.limits)
-            stream = self.link.open("exec", command.stdin, **order, kept=True)
+            stream = self.link.open("exec", command.stdin, **order, kept=True, stdin_open=command.stdin_open)
             async for event in self._follow(stream, stream, command):
                 yield event
 
@@ -239,14 +345,27 @@ class Seat:
                 self.link.open("signal", signal=int(signal.SIGKILL), program=program)
 
         following = self._following = Following(self, stream, command.stdin, push)
+        self._program = program
         events = following.events()
         try:
             async for event in events:
                 yield event
         finally:
-            self._following = None
+            self._following = self._program = None
             if not following.ended:
                 await _end(self.link, program, stream)
+
+    async def feed(self, data: bytes, *, end: bool = False) -> None:
+        """More for its program to read."""
+        await self._kept.feed(self._running(), data, end=end)
+
+    async def send_signal(self, number: int) -> None:
+        await self._kept.signal(self._running(), number)
+
+    def _running(self) -> int:
+        if self._program is None:
+            raise Conflict("no program of this run is running", field="exec_id")
+        return self._program
 
     def cancel(self) -> None:
         if self._following is not None:
@@ -281,6 +400,10 @@ def _entry(entry: object) -> FileEntry:
 
 
 def _refusal(reason: str, path: str) -> Exception:
+    if reason == "busy":
+        return Conflict("the program has not read yet what it was given; try again", field="body")
+    if reason == "gone":
+        return Conflict("the program reads no more", field="program")
     if reason == tree.MISSING:
         return NotFound(f"{path or WORK}: there is no such file", field="path")
     if reason == tree.TOO_LARGE:

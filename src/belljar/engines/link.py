@@ -64,6 +64,10 @@ class Link(asyncio.Protocol):
         self._streams.pop(stream, None)
         self._notice.pop(stream, None)
 
+    def __contains__(self, stream: int) -> bool:
+        """Whether its last frame is yet to be read."""
+        return stream in self._streams
+
     def notice(self, stream: int, tell: Callable[[protocol.Frame], None]) -> None:
         self._notice[stream] = tell
 
@@ -133,16 +137,16 @@ def _weight(frame: protocol.Frame) -> int:
     return len(frame.payload) + 200  # the frame itself is not nothing
 
 
-async def put(link: Link, area: Area, files: Sequence[InputFile], limits: Limits) -> None:
+async def put(link: Link, area: Area, files: Sequence[InputFile], limits: Limits, mode: int = 0o644) -> None:
     memory = limits.memory_mb << 20
     if sum(len(file.content) for file in files) > max(memory - GUEST_BYTES, memory // 2):
         raise LimitExceeded(
-            f"{files[0].path}: the inputs do not fit into a memory of {limits.memory_mb} MB, which holds files too",
+            f"{files[0].path}: the inputs do not fit into {limits.memory_mb} MB of memory, files included",
             field="input_files",
         )
     streams = []
     for file in files:
-        stream = link.open("put", file.content, area=area, path=file.path, mode=0o644)
+        stream = link.open("put", file.content, area=area, path=file.path, mode=mode)
         streams.append((stream, file))
         await link.write_body(stream, file.content)
     for stream, file in streams:

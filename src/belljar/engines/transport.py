@@ -19,6 +19,7 @@ class SocketTransport(asyncio.WriteTransport):
     def __init__(self, sock: socket.socket, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self._sock = sock
+        self._fd = sock.fileno()  # asyncio asks after a socket by its repr, which takes system calls
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._unsent = bytearray()
@@ -26,7 +27,7 @@ class SocketTransport(asyncio.WriteTransport):
         self._closed = False
         sock.setblocking(False)
         protocol.connection_made(self)
-        self._loop.add_reader(sock, self._readable)
+        self._loop.add_reader(self._fd, self._readable)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closed:
@@ -41,7 +42,7 @@ class SocketTransport(asyncio.WriteTransport):
                 return
             if not data:
                 return
-            self._loop.add_writer(self._sock, self._writable)
+            self._loop.add_writer(self._fd, self._writable)
         self._unsent += data
         if len(self._unsent) > _HIGH_WATER and not self._paused:
             self._paused = True
@@ -72,7 +73,7 @@ class SocketTransport(asyncio.WriteTransport):
             self._end(error)
             return
         if not self._unsent:
-            self._loop.remove_writer(self._sock)
+            self._loop.remove_writer(self._fd)
             if self._paused:
                 self._paused = False
                 self._protocol.resume_writing()
@@ -80,7 +81,7 @@ class SocketTransport(asyncio.WriteTransport):
     def _end(self, error: OSError | None) -> None:
         if not self._closed:
             self._closed = True
-            self._loop.remove_reader(self._sock)
-            self._loop.remove_writer(self._sock)
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
             self._sock.close()
             self._protocol.connection_lost(error)

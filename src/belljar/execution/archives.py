@@ -1,8 +1,8 @@
 """Many files as one stream: a plain tar, as POSIX pax and GNU tar write it, without compression.
 
 Reading is our own because the standard library's reader does far more than files and folders (links,
-devices, sparse files) and has been led astray by each of them. Here a header is a folder, a file or a longer name
-for what follows; anything else is refused, and nothing is written before all of it was read.
+devices, sparse files) and has been led astray by each of them. Here a header is a folder, a file or a longer
+name for what follows; anything else is refused, and nothing is written before all of it was read.
 """
 
 from __future__ import annotations

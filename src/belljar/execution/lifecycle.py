@@ -26,7 +26,6 @@ from belljar.errors import (
     ApprovalDenied,
     BadRequest,
     BelljarError,
-    Conflict,
     EngineUnavailable,
     NotFound,
     QueueFull,

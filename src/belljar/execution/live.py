@@ -66,6 +66,11 @@ class LiveRun:
     def has_jar(self, jar: Jar) -> None:
         self._jar = jar
 
+    @property
+    def jar(self) -> Jar | None:
+        """Where it runs, once it does."""
+        return self._jar
+
     def when_done(self, call: Callable[[], None]) -> None:
         """However it ends."""
         self._done.add_done_callback(lambda _: call())

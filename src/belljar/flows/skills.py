@@ -44,6 +44,8 @@ OUTPUT = "artifacts/output.json"
 MAX_FILES = 100
 MAX_BYTES = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 20
+MAX_PATTERNS = 20
+MAX_STARS = 8
 VERSIONS = ("1", "1.0")
 
 _INTERPRETERS = {
@@ -252,6 +254,7 @@ def load_skill(folder: Path) -> Skill:
     interface = _needed(top["interface"], ("inputs", "outputs"))
     runtime = _needed(top["runtime"], ("kind", "entrypoint"))
     inputs, outputs = read_schema(interface["inputs"]), read_schema(interface["outputs"])
+    _check_permissions(top, layer)
     files = _files(folder)
     entrypoint = _entrypoint(runtime["entrypoint"], inputs)
     _check_program(runtime["entrypoint"], entrypoint, files)
@@ -293,6 +296,15 @@ def _entrypoint(node: Node, inputs: Schema) -> tuple[str, ...]:
         if found is not None and found[1] not in always:
             raise word.fault(f"{quoted(word.text())} is not an input that is required and a string")
     return tuple(word.text() for word in words)
+
+
+def _check_permissions(top: Mapping[str, Node], layer: Layer) -> None:
+    """Few and plain, because every file of a call is held against each."""
+    for rules in layer.policy.paths:
+        patterns = rules.allow or ()
+        if len(patterns) > MAX_PATTERNS or any(pattern.count("*") > MAX_STARS for pattern in patterns):
+            node = top["permissions"].entries()["fs"]
+            raise node.fault(f"may have {MAX_PATTERNS} patterns, and a pattern {MAX_STARS} stars, at most")
 
 
 def _check_program(node: Node, entrypoint: Sequence[str], files: Sequence[InputFile]) -> None:

@@ -10,8 +10,10 @@ namespace it cannot be killed from inside. When the channel closes, it ends, and
              every other process of the jar is dead
     context  start a Python that is handed code piece by piece; END when it dies
     cell     hand a context a piece of code; its output as OUT/ERR; END when that is done
+    feed     more for a program to read; `room`: its terminal may be read on; `resize` its terminal
     signal   signal one program and what it started, or everything in the jar but the guest
     collect  send back what was left, file by file
+    network  open the jar's way out; from then on the guest opens a stream for each connection to it
     list, read, remove, move, mkdir   the files of an area, for a person who looks into a session
 
 Standard library only: it is sent into the jar as text.
@@ -19,6 +21,7 @@ Standard library only: it is sent into the jar as text.
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import os
 import select
@@ -27,11 +30,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from belljar.guest import files, protocol, tree
+from belljar.guest import files, protocol, tree, tunnel
 from belljar.guest.program import PIPE_BYTES, Program, Sink, open_oom_score
 
 _PR_SET_DUMPABLE = 4
 _libc = ctypes.CDLL(None)
+FEED_BYTES = 1 << 16
+"""So much may wait for a program to read it before more is taken."""
 PROGRESS_S = 0.1
 """How often a program that writes past its cap is reported."""
 
@@ -60,10 +65,13 @@ class Agent:
         self._wake_fd, self._wake_write = os.pipe()
         self._poll = select.poll()
         self._readers: dict[int, tuple[Program, Sink, int]] = {}
+        self._paused: set[int] = set()
+        """Readers that wait for room."""
         self._writers: dict[int, Program] = {}
         self._contexts: dict[int, Program] = {}
         """By the descriptor that says what became of a cell."""
         self._reported = 0.0
+        self._tunnels = tunnel.Tunnels(self._poll, self._send)
 
     def serve(self) -> None:
         """Work until the channel closes."""
@@ -81,7 +89,7 @@ class Agent:
         self._tell(protocol.NOTE, 0, ready=self._timings)
         self._next_program = self._fork()
         while True:
-            for fd, _ in self._poll.poll():
+            for fd, events in self._poll.poll():
                 if fd == self._read_fd:
                     if not self._hear():
                         return
@@ -94,9 +102,11 @@ class Agent:
                     self._feed(self._writers[fd])
                 elif fd in self._contexts:
                     self._hear_context(self._contexts[fd])
+                else:
+                    self._tunnels.ready(fd, events)
 
-    def _fork(self, *, control: bool = False) -> Program:
-        return Program(self._proc_fd, self._oom_fd, control=control)
+    def _fork(self, *, control: bool = False, terminal: bool = False) -> Program:
+        return Program(self._proc_fd, self._oom_fd, control=control, terminal=terminal)
 
     # The channel
 
@@ -110,6 +120,8 @@ class Agent:
                 self._upload(frame)
             elif frame.stream in self._programs:
                 self._stdin(self._programs[frame.stream], frame)
+            elif frame.stream % 2:
+                self._tunnels.hear(frame)
         return bool(data)
 
     def _send(self, frame: bytes) -> None:
@@ -150,9 +162,16 @@ class Agent:
     # exec
 
     def _exec(self, stream: int, request: dict[str, Any]) -> None:
+        if "terminal" in request:
+            try:
+                program = self._fork(terminal=True)
+            except OSError:
+                self._tell(protocol.END, stream, error="no_terminal")
+                return
+        else:
+            program = self._next_program or self._fork()
+            self._next_program = None
         self._tell(protocol.NOTE, stream, started=True)
-        program = self._next_program or self._fork()
-        self._next_program = None
         self._begin(program, stream, request)
 
     def _begin(self, program: Program, stream: int, request: dict[str, Any]) -> None:
@@ -165,9 +184,39 @@ class Agent:
     def _stdin(self, program: Program, frame: protocol.Frame) -> None:
         if frame.kind == protocol.DATA:
             program.stdin_pending += frame.payload
-        else:
+        elif not program.stdin_open:
             program.stdin_ended = True
         self._feed(program)
+
+    def _hand_in(self, stream: int, request: dict[str, Any]) -> None:
+        program = self._programs.get(request["program"])
+        if program is None or program.stdin_fd < 0:
+            self._tell(protocol.END, stream, error="gone")
+        elif len(program.stdin_pending) > FEED_BYTES:
+            self._tell(protocol.END, stream, error="busy")
+        else:
+            program.stdin_pending += base64.b64decode(request["data"])
+            program.stdin_ended = request["end"]
+            self._feed(program)
+            self._tell(protocol.END, stream)
+
+    def _room(self, stream: int, request: dict[str, Any]) -> None:
+        program = self._programs.get(request["program"])
+        if program is not None:
+            program.stdout.cap += request["bytes"]
+            self._go_on(program.stdout)
+        self._tell(protocol.END, stream)
+
+    def _resize(self, stream: int, request: dict[str, Any]) -> None:
+        program = self._programs.get(request["program"])
+        if program is not None and program.is_terminal and program.stdin_fd >= 0:
+            program.resize(request["rows"], request["columns"])
+        self._tell(protocol.END, stream)
+
+    def _go_on(self, sink: Sink) -> None:
+        if sink.fd in self._paused:
+            self._paused.remove(sink.fd)
+            self._poll.register(sink.fd, select.POLLIN)
 
     def _feed(self, program: Program) -> None:
         fd = program.stdin_fd
@@ -188,12 +237,17 @@ class Agent:
     def _pass_on(self, program: Program, sink: Sink, kind: int) -> None:
         data = sink.read(self._null_fd)
         if data is None:
+            self._go_on(sink)
             self._poll.unregister(sink.fd)
             del self._readers[sink.fd]
             os.close(sink.fd)
         elif data:
             self._send(protocol.encode(kind, program.speaks_on, data))
-        if sink.total > sink.cap and time.monotonic() - self._reported > PROGRESS_S:
+        if sink.patient:
+            if sink.full and sink.fd in self._readers:
+                self._poll.unregister(sink.fd)
+                self._paused.add(sink.fd)
+        elif sink.total > sink.cap and time.monotonic() - self._reported > PROGRESS_S:
             self._reported = time.monotonic()
             self._tell(protocol.NOTE, program.speaks_on, out=program.stdout.total, err=program.stderr.total)
 
@@ -217,6 +271,10 @@ class Agent:
         In a session what a program left running goes on, and nobody listens to it any more.
         """
         if program.kept:
+            if program.is_terminal:  # its last words need no room
+                program.stdout.patient = False
+                program.stdout.cap = program.stdout.total + 4 * PIPE_BYTES
+                self._go_on(program.stdout)
             self._read_what_is_there(program)
         else:
             _kill_all(signal.SIGKILL)
@@ -305,6 +363,16 @@ class Agent:
         except tree.Refusal as refusal:
             self._tell(protocol.END, stream, error=refusal.reason)
 
+    # network
+
+    def _network(self, stream: int, request: dict[str, Any]) -> None:
+        try:
+            self._tunnels.listen(request["port"], request["most"])
+        except OSError as error:
+            self._tell(protocol.END, stream, error=str(error))
+        else:
+            self._tell(protocol.END, stream)
+
     # collect
 
     def _collect(self, stream: int, request: dict[str, Any]) -> None:
@@ -323,8 +391,12 @@ class Agent:
         "exec": _exec,
         "context": _context,
         "cell": _cell,
+        "feed": _hand_in,
+        "room": _room,
+        "resize": _resize,
         "signal": _signal,
         "collect": _collect,
+        "network": _network,
         **dict.fromkeys(("list", "read", "remove", "move", "mkdir"), _files),
     }
 

@@ -178,7 +178,7 @@ def _bounded(forms: dict[str, object]) -> dict[str, object]:
     for mime, data in forms.items():
         data = base64.b64encode(data).decode() if isinstance(data, bytes) else data
         try:
-            size = len(json.dumps(data))
+            size = len(json.dumps(data, allow_nan=False))
         except (TypeError, ValueError, RecursionError):
             continue
         if mime == "text/plain" and size > left // 8:

@@ -34,6 +34,8 @@ class Sink:
         self.fd = read_fd
         self.cap = 0
         self.total = 0
+        self.patient = False
+        """Past the cap nothing is discarded: it is not read before there is room again."""
 
     @property
     def full(self) -> bool:
@@ -47,9 +49,11 @@ class Sink:
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
             return b""  # there was something, but the program took it back through /proc
+        except OSError:
+            return None  # a terminal that nobody has open any more
         if not data:
             return None
-        kept = data[: self.cap - self.total]
+        kept = data if self.patient else data[: self.cap - self.total]
         self.total += len(data)
         return kept
 
@@ -72,8 +76,11 @@ class Program:
     fork costs is over when `start` tells it.
     """
 
-    def __init__(self, proc_fd: int, oom_fd: int | None, *, control: bool = False) -> None:
-        """`oom_fd`: of `open_oom_score`. `control`: with a way to hand it more code and to hear what became of that."""
+    def __init__(
+        self, proc_fd: int, oom_fd: int | None, *, control: bool = False, terminal: bool = False
+    ) -> None:
+        """`oom_fd`: of `open_oom_score`. `control`: with a way to hand it code and hear what became of it.
+        `terminal`: its standard streams are a terminal of its own, pty(7); OSError where none can be had."""
         self._proc_fd = proc_fd
         self.kept = False
         """It belongs to a session: what it leaves running when it ends goes on."""
@@ -84,8 +91,16 @@ class Program:
             self.results_fd, results_write = os.pipe()
             self._decoder = protocol.Decoder()
             inherited = (cells_read, results_write)
-        stdin_read, self.stdin_fd = os.pipe()
-        stdout_read, stdout_write = os.pipe()
+        self.stdin_open = False
+        """More may come for it to read, after what came with it."""
+        self.is_terminal = terminal
+        if terminal:
+            stdout_read, stdin_read = os.openpty()
+            self.stdin_fd = os.dup(stdout_read)
+            stdout_write = stdin_read
+        else:
+            stdin_read, self.stdin_fd = os.pipe()
+            stdout_read, stdout_write = os.pipe()
         stderr_read, stderr_write = os.pipe()
         orders_read, self._orders_fd = os.pipe()
         self.stream = self.speaks_on = -1
@@ -104,13 +119,18 @@ class Program:
         gc.freeze()
         self.pid = _fork_first_victim(oom_fd)
         if self.pid == 0:
-            _enter((stdin_read, stdout_write, stderr_write), orders_read, inherited)
-        for fd in (stdin_read, stdout_write, stderr_write, orders_read, *inherited):
+            errors = stdout_write if terminal else stderr_write
+            _enter((stdin_read, stdout_write, errors), orders_read, inherited, terminal)
+        for fd in {stdin_read, stdout_write, stderr_write, orders_read, *inherited}:
             os.close(fd)
 
     def start(self, stream: int, spec: dict[str, Any]) -> None:
         self.stream = self.speaks_on = stream
         self.kept = spec.get("kept", False)
+        self.stdin_open = spec.get("stdin_open", False)
+        self.stdout.patient = self.is_terminal
+        if self.is_terminal:
+            self.resize(*spec["terminal"])
         self.stdout.cap = spec["stdout_cap"]
         self.stderr.cap = spec["stderr_cap"]
         orders = memoryview(json.dumps(spec).encode())
@@ -136,6 +156,13 @@ class Program:
             self.close_stdin()
             return False
         return True
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Its terminal; the kernel tells what runs in it."""
+        import struct
+        import termios
+
+        fcntl.ioctl(self.stdin_fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def close_stdin(self) -> None:
         if self.stdin_fd >= 0:
@@ -221,7 +248,9 @@ def _fork_first_victim(oom_fd: int | None) -> int:
     return pid
 
 
-def _enter(stdio: tuple[int, int, int], orders_fd: int, inherited: tuple[int, ...]) -> NoReturn:
+def _enter(
+    stdio: tuple[int, int, int], orders_fd: int, inherited: tuple[int, ...], terminal: bool
+) -> NoReturn:
     """In the forked child: leave everything of the guest behind, wait to be told what to run, run it."""
     spec: dict[str, Any] = {}
     try:
@@ -232,6 +261,10 @@ def _enter(stdio: tuple[int, int, int], orders_fd: int, inherited: tuple[int, ..
         for number, fd in enumerate((*stdio, orders_fd, *inherited)):
             os.dup2(fd, number)  # a pipe made just now is above 5, so none is overwritten
         os.closerange(4 + len(inherited), 1 << 30)
+        if terminal:
+            import termios
+
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         # The guest is undumpable; a program may look at itself, now that nothing of the guest's is open.
         _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         os.umask(0o022)

@@ -3,8 +3,8 @@
     kind (1 byte) │ stream (4 bytes) │ length (4 bytes) │ payload
 
 Every operation has a stream of its own, numbered by whoever opened it (the host takes even
-numbers, the guest odd ones), so several can be under way at once and later a tunnel can share
-the channel:
+numbers, the guest odd ones), so several can be under way at once. The guest opens one for each
+connection to its way out:
 
     OPEN   starts the operation; JSON {"op": …}
     DATA   bytes of its body: a file's content, a program's stdin
@@ -12,6 +12,7 @@ the channel:
     OUT    bytes the program wrote to stdout
     ERR    bytes the program wrote to stderr
     NOTE   JSON, something happened on the way
+    ROOM   of a tunnel: so many more bytes of DATA may be sent (4 bytes); each side begins with WINDOW
     END    JSON, the operation's outcome; the last frame of its stream
 
 The host trusts nothing that arrives: a frame larger than MAX_PAYLOAD or of an unknown kind ends
@@ -25,11 +26,14 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-OPEN, DATA, EOF, OUT, ERR, NOTE, END = range(1, 8)
+OPEN, DATA, EOF, OUT, ERR, NOTE, ROOM, END = range(1, 9)
 
 MAX_PAYLOAD = 4 << 20
 CHUNK = 1 << 16
+WINDOW = 1 << 17
+"""Bytes that one side of a tunnel may send before the other has passed any on."""
 HEADER = struct.Struct(">BII")
+_ROOM = struct.Struct(">I")
 
 
 class Frame(NamedTuple):
@@ -47,6 +51,12 @@ class Frame(NamedTuple):
             raise ProtocolError("payload is not a JSON object")
         return value
 
+    def room(self) -> int:
+        """The payload as the count of a ROOM frame; ProtocolError where it is none."""
+        if len(self.payload) != _ROOM.size:
+            raise ProtocolError("payload is not a count")
+        return int(_ROOM.unpack(self.payload)[0])
+
 
 class ProtocolError(Exception):
     """The other side broke the rules; nothing more it says can be believed."""
@@ -60,6 +70,10 @@ def encode(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 def encode_json(kind: int, stream: int, **fields: object) -> bytes:
     return encode(kind, stream, json.dumps(fields, separators=(",", ":")).encode())
+
+
+def encode_room(stream: int, count: int) -> bytes:
+    return encode(ROOM, stream, _ROOM.pack(count))
 
 
 def encode_body(stream: int, content: bytes) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ policies:
   ceilings:     what no role, tool, skill or request may exceed
   tools:        by name; a tool's tier and its own words
   agent_roles:  by name; a role's tools, its own words, and what it inherits
+  approvers:    by tier; who may decide on a run that waits for a person
 network:        one more layer of rules, for everyone
 """
 
@@ -22,7 +23,15 @@ from belljar.policy.decisions import PolicySet
 from belljar.policy.layers import Policy
 from belljar.policy.limits import BY_KEY, BY_WIRE_NAME
 from belljar.policy.roles import BUILT_IN, DEFAULT, Role, Tool, check_name, lineage
-from belljar.policy.statements import MOST_ITEMS, NETWORK_KEYS, STATEMENTS, Shape, Statement, compose
+from belljar.policy.statements import (
+    MOST_ITEMS,
+    NETWORK_KEYS,
+    STATEMENTS,
+    Shape,
+    Statement,
+    approver,
+    compose,
+)
 from belljar.policy.trees import Node, from_yaml, read_text
 from belljar.wording import nearest, printable, quoted
 
@@ -41,11 +50,12 @@ _LIST_KEYS = frozenset({"enabled", "domains", "ips", "ports"})
 KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "": frozenset({"policies", "network"}),
-        "policies": frozenset({"default", "ceilings", "tools", "agent_roles"}),
+        "policies": frozenset({"default", "ceilings", "tools", "agent_roles", "approvers"}),
         "default": _COMMON - NETWORK_KEYS,
         "ceilings": _COMMON - _RULES - {"sandbox_enabled", _FILESYSTEM},
         "tool": _COMMON | {"risk_level"},
         "role": _COMMON | {"inherits", "tools"},
+        "approvers": frozenset(RiskTier),
         "network": frozenset({"default", "allowlist", "denylist"}),
         "allowlist": _LIST_KEYS,
         "denylist": _LIST_KEYS,
@@ -57,6 +67,8 @@ _KEY_OF = MappingProxyType(
     {limit.name: key for key, limit in BY_KEY.items()}
     | {statement.field: key for key, statement in STATEMENTS.items()}
 )
+
+_APPROVERS = Statement("approvers", Shape.LIST, approver)
 
 
 def load(path: str | os.PathLike[str]) -> PolicySet:
@@ -86,6 +98,7 @@ def loads(text: str, *, name: str = "policy.yaml") -> PolicySet:
         ceilings=ceilings,
         tools=tools,
         roles=_roles(blocks.get("agent_roles"), ceilings, tools),
+        approvers=_approvers(blocks.get("approvers")),
     )
 
 
@@ -239,3 +252,10 @@ def _listed(node: Node, tools: Mapping[str, Tool]) -> frozenset[str]:
         if item.text() not in tools:
             raise item.fault(f"unknown tool {quoted(item.text())}{nearest(item.text(), tools)}")
     return frozenset(item.text() for item in node.items())
+
+
+def _approvers(node: Node | None) -> Mapping[RiskTier, frozenset[str]]:
+    entries = _block(node, "approvers") if node else {}
+    return MappingProxyType(
+        {RiskTier(tier): frozenset(_value(_APPROVERS, names)) for tier, names in entries.items()}
+    )

@@ -21,7 +21,7 @@ from belljar.wording import nearest, quoted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["MOST_ITEMS", "NETWORK_KEYS", "STATEMENTS", "Shape", "Statement", "compose"]
+__all__ = ["MOST_ITEMS", "NETWORK_KEYS", "STATEMENTS", "Shape", "Statement", "approver", "compose"]
 
 
 class Shape(StrEnum):
@@ -57,6 +57,10 @@ _ROOT = "/workspace"
 _IMAGE = re.compile(
     r"[a-z0-9](?:[a-z0-9._/:-]*[a-z0-9])?(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?(?:@sha256:[0-9a-f]{64})?"
 )
+
+_DECIDE = ("operator", "approver")
+_NEVER_DECIDE = ("agent", "viewer")
+_TOKEN_ID = re.compile(r"tok-[0-9a-f]{12}")
 
 
 def _choice(kind: type[_Choice]) -> Callable[[str], _Choice]:
@@ -107,6 +111,18 @@ def _command(text: str) -> str:
 def _check_printable(text: str) -> None:
     if not text or len(text) > _LONGEST or not text.isprintable():
         raise BadRequest(f"{quoted(text)} is empty, too long or holds characters that cannot be printed")
+
+
+def approver(text: str) -> str:
+    """A role of tokens that may decide at all, or one token by its id."""
+    if text in _NEVER_DECIDE:
+        raise BadRequest(
+            f"a token of role {quoted(text)} decides nothing; name `operator`, `approver` or a token"
+        )
+    if text not in _DECIDE and not _TOKEN_ID.fullmatch(text):
+        known = "`operator`, `approver` or the id of a token, like `tok-0123456789ab`"
+        raise BadRequest(f"{quoted(text)} is none of {known}{nearest(text, _DECIDE)}")
+    return text
 
 
 def _port(text: str) -> int:

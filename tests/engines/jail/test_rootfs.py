@@ -178,3 +178,14 @@ def test_a_link_that_only_the_host_can_follow_is_no_python(tmp_path: Path) -> No
     program.symlink_to(sys.executable)
     with pytest.raises(EngineUnavailable, match="there is no python3"):
         JailEngine(rootfs=str(tmp_path / "root"))
+
+
+def test_a_shell_that_only_the_host_has_is_no_language_of_the_tree(small_root: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(small_root, root, copy_function=_link, symlinks=True)
+    (root / "usr/bin/bash").symlink_to("/etc/passwd")  # a file of the host, not of the tree
+    assert list(JailEngine(rootfs=str(root)).interpreters()) == [Language.PYTHON]
+    (root / "usr/bin/bash").unlink()
+    (root / "usr/bin/bash").symlink_to("/usr/bin/own-bash")
+    (root / "usr/bin/own-bash").touch()
+    assert list(JailEngine(rootfs=str(root)).interpreters()) == [Language.PYTHON, Language.BASH]

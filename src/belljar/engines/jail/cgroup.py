@@ -126,12 +126,24 @@ class Cgroup:
         limit = self._read(home, "pids.max")
         self._write(home, "pids.max", 0)
         try:
-            for pid in map(int, self._read(home, "cgroup.procs").split()):
+            for pid in self._members(home):
                 if pid != spared:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                    self._kill(home, pid)
         finally:
             self._write(home, "pids.max", limit)
+
+    def _kill(self, home: str, pid: int) -> None:
+        """By a descriptor: while it is open and its process is listed here, the number is nobody else's."""
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                if pid in self._members(home):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            finally:
+                os.close(pidfd)
+
+    def _members(self, home: str) -> list[int]:
+        return [int(pid) for pid in self._read(home, "cgroup.procs").split()]
 
     def kill(self) -> None:
         """SIGKILL to everything in it, also to what is being forked; cgroups(7)."""

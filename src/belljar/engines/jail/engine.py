@@ -13,39 +13,25 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 
+from belljar.engines import inspection
 from belljar.engines.base import Probe
+from belljar.engines.environment import TYPESCRIPT, WARM, environment
 from belljar.engines.jail import posture, probe
 from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.engines.jail.delegation import Claim, NoDelegation, claim
 from belljar.engines.jail.launcher_process import LauncherProcess
-from belljar.engines.jail.trees import host_tree, rootfs_tree
+from belljar.engines.jail.trees import Tree, host_tree, rootfs_tree
 from belljar.engines.jail.uids import Uids
 from belljar.engines.jail.watchdog import Watchdog
 from belljar.engines.link import GuestJar
 from belljar.errors import EngineUnavailable, GrantNotEnforceable
 from belljar.models import Grant, Language
 
-_TYPESCRIPT = """\
-if command -v esbuild >/dev/null; then
-    script=/tmp/$(basename "$0" .ts).mjs
-    esbuild "$0" "--outfile=$script" \\
-        --log-level=error --bundle --platform=node --format=esm --sourcemap=inline || exit
-    exec node --enable-source-maps "$script" "$@"
-elif node --experimental-strip-types --no-warnings -e 0 2>/dev/null; then
-    exec node --experimental-strip-types --no-warnings "$0" "$@"
-fi
-echo 'belljar: no TypeScript here: it takes esbuild, or node 22.6 or newer' >&2
-exit 127
-"""
-"""Run by `sh -c` with the script as $0. Which way works is seen inside, where it has to work."""
-_COMMON_ENV = {
-    "LANG": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",  # caches would come back as artifacts
-}
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""Told the CPU limit, numeric libraries do not start a thread per core of the host."""
-_WARM_ENV = {**_COMMON_ENV, **dict.fromkeys(_THREADS, "1")}  # the launcher must stay single-threaded
 _WEAKER = {"memory": "rlimit and watchdog", "pids": "rlimit", "cpu": "affinity"}
+
+
+_LEAST = {"memory_mb": 8, "nofile": 32, "workspace_files": 5}
+"""What a jar needs for itself: memory and descriptors of the guest, folders of the workspace and a script."""
 
 
 class JailEngine:
@@ -60,6 +46,7 @@ class JailEngine:
         uid_base: int = 2_000_000,
     ) -> None:
         self._tree = rootfs_tree(rootfs) if rootfs else host_tree()
+        self._interpreters = _interpreters(self._tree)
         self._preload = preload
         self._cgroup_parent = cgroup_parent
         self._uid_base = uid_base
@@ -70,23 +57,26 @@ class JailEngine:
         self._uids: Uids | None = None
         self._blank: tuple[str, int] | None = None
         """Name and uid of the jar that the launcher has forked ahead."""
-        self._namespaces = posture.namespaces("self")
+        self._namespaces = inspection.namespaces("self")
 
     async def probe(self) -> Probe:
         return await asyncio.to_thread(probe.probe, self._cgroup_parent)
 
     def interpreters(self) -> Mapping[Language, tuple[str, ...]]:
-        found: dict[Language, tuple[str, ...]] = {Language.PYTHON: (self._tree.python,)}
-        if self._tree.has("bash"):
-            found[Language.BASH] = ("bash",)
-        if self._tree.has("node"):
-            found[Language.JAVASCRIPT] = ("node",)
-            found[Language.TYPESCRIPT] = ("sh", "-c", _TYPESCRIPT)
-        return found
+        return self._interpreters
+
+    async def fit(self, grant: Grant, language: Language | None) -> Grant:
+        return grant  # it has no images
 
     async def create(self, grant: Grant) -> GuestJar:
         if grant.network.enabled:
             raise GrantNotEnforceable("the jail engine has no way out to the network yet", field="network")
+        for limit, least in _LEAST.items():
+            granted = getattr(grant.limits, limit)
+            if granted < least:
+                raise GrantNotEnforceable(
+                    f"{limit} is {granted}, but a jar takes {least} for itself; grant more", field=limit
+                )
         launcher = await self._ready_launcher()
         if self._claim is None and not grant.accept_weaker_limits:
             raise GrantNotEnforceable(
@@ -126,7 +116,7 @@ class JailEngine:
             except NoDelegation as reason:
                 self._no_cgroup = str(reason)
         parents = self._claim.parents if self._claim else {}
-        return await LauncherProcess.start(self._tree, self._preload, parents, _WARM_ENV)
+        return await LauncherProcess.start(self._tree, self._preload, parents, WARM)
 
     def _forget_blank(self) -> None:
         if self._blank is not None and self._uids is not None:
@@ -189,7 +179,7 @@ class JailEngine:
         jar = GuestJar(
             grant,
             link,
-            base_env=self._environment(limits.cpu_cores),
+            base_env={**self._tree.env, **environment(limits.cpu_cores)},
             held_by=self._claim.held_by if self._claim else _WEAKER,
             counters=counters,
             kill=kill,
@@ -215,22 +205,24 @@ class JailEngine:
             raise
         if self._blank is None and not launcher.dead:
             # While this one is used, so that the next need not wait for its namespaces.
-            self._blank = self._name()
-            launcher.fork_ahead(*self._blank)
+            with suppress(EngineUnavailable):  # no uid is left for it now
+                self._blank = self._name()
+                launcher.fork_ahead(*self._blank)
         return jar
 
     def _name(self) -> tuple[str, int]:
         assert self._uids is not None
         return f"jar-{secrets.token_hex(8)}", self._uids.take()
 
-    def _environment(self, cpu_cores: float) -> dict[str, str]:
-        return {
-            **self._tree.env,
-            **_COMMON_ENV,
-            "HOME": "/tmp",
-            "TMPDIR": "/tmp",
-            **dict.fromkeys(_THREADS, str(max(1, round(cpu_cores)))),
-        }
+
+def _interpreters(tree: Tree) -> Mapping[Language, tuple[str, ...]]:
+    found: dict[Language, tuple[str, ...]] = {Language.PYTHON: (tree.python,)}
+    if tree.has("bash"):
+        found[Language.BASH] = ("bash",)
+    if tree.has("node"):
+        found[Language.JAVASCRIPT] = ("node",)
+        found[Language.TYPESCRIPT] = ("sh", "-c", TYPESCRIPT)
+    return found
 
 
 def _lives(opening: asyncio.Task[LauncherProcess]) -> bool:

@@ -53,6 +53,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
         importlib.import_module(module)
     # What is here now is shared by every fork: keep the collector from touching, and so copying, it.
     gc.collect()
+    sc.release_free_memory()
     gc.freeze()
     gc.disable()
     Launcher(settings).serve()
@@ -204,7 +205,10 @@ class Launcher:
         network.raise_loopback()
         clock.mark("namespaces")
         proc_fd = mounts.mount_proc(self._masks)
+        mounts.mount_terminals()
         clock.mark("proc")
+        sc.drop_bounding_set()
+        clock.mark("bounding set")
         return proc_fd
 
     def _seal(self, order: dict[str, Any], channel_fd: int, proc_fd: int, clock: _Clock) -> Agent:
@@ -212,9 +216,9 @@ class Launcher:
         clock.mark("wait")
         areas = mounts.mount_workspace(order["workspace_mb"], order["workspace_files"], order["tmp_mb"])
         clock.mark("mounts")
+        privileges.close_descriptors([channel_fd, proc_fd, *areas.values()])
         privileges.set_rlimits(order["nofile"], order["processes"], order["data_bytes"])
         privileges.stay_on(order["cpus"])
-        privileges.close_descriptors([channel_fd, proc_fd, *areas.values()])
         privileges.give_up(self._seccomp)
         clock.mark("seccomp")
         os.chdir(mounts.WORKSPACE + "/work")

@@ -14,6 +14,8 @@ from belljar.engines.jail import syscalls as sc
 WORKSPACE = "/workspace"
 AREAS = ("inputs", "work", "artifacts")
 
+TERMINALS = "newinstance,ptmxmode=0666,mode=0600,max=32"
+
 _GUARDED = sc.MS_NOSUID | sc.MS_NODEV
 _NO_PROGRAMS = _GUARDED | sc.MS_NOEXEC
 
@@ -59,6 +61,11 @@ def mount_proc(masks: list[tuple[str, str]]) -> int:
     for mask, path in masks:
         sc.mount(mask, path, None, sc.MS_BIND)
     return writable
+
+
+def mount_terminals() -> None:
+    """Terminals of the jar's own, pts(4). The tree has /dev/ptmx as a link to the one that makes them."""
+    sc.mount("devpts", "/dev/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, TERMINALS)
 
 
 def mount_workspace(workspace_mb: int, workspace_files: int, tmp_mb: int) -> dict[str, int]:

@@ -11,28 +11,22 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from belljar.engines import inspection
+from belljar.engines.inspection import NAMESPACES, SEALED, check_open_files, expect, namespaces
 from belljar.errors import PostureMismatch
 from belljar.models import canonical_json
 
-_SEALED = {
-    "Seccomp": "2",
-    "NoNewPrivs": "1",
-    "CapInh": "0000000000000000",
-    "CapPrm": "0000000000000000",
-    "CapEff": "0000000000000000",
-    "CapBnd": "0000000000000000",
-    "CapAmb": "0000000000000000",
-}
-_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 # Of a guest: its wake-up pipe and those of the program to come, its areas, its /proc, /dev/null.
 _DESCRIPTORS = ("socket:", "pipe:", "/dev/null", "/proc", "/tmp/inputs", "/tmp/work", "/tmp/artifacts")
 _READ_ONLY = {"/", "/proc", "/workspace/inputs"}
-_WRITABLE = {"/workspace/work", "/workspace/artifacts", "/tmp", "/dev/shm"}
-_NO_PROGRAMS = {"/proc", "/tmp", "/dev/shm"}
-
-
-def namespaces(pid: int | str) -> dict[str, str]:
-    return {name: os.readlink(f"/proc/{pid}/ns/{name}") for name in _NAMESPACES}
+_WRITABLE = {
+    "/workspace/work": "tmpfs",
+    "/workspace/artifacts": "tmpfs",
+    "/tmp": "tmpfs",
+    "/dev/shm": "tmpfs",
+    "/dev/pts": "devpts",
+}
+_NO_PROGRAMS = {"/proc", "/tmp", "/dev/shm", "/dev/pts"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,24 +50,24 @@ def check(pid: int, expected: Expected, held: Mapping[str, int]) -> str:
 
     `held` is what its cgroup does hold.
     """
-    status = _status(pid)
-    for field, wanted in _SEALED.items():
-        _expect(field, status.get(field), wanted)
-    _expect("Uid", set(status["Uid"].split()), {str(os.getuid() if expected.uid is None else expected.uid)})
+    status = inspection.status(pid)
+    for field, wanted in SEALED.items():
+        expect(field, status.get(field), wanted)
+    expect("Uid", set(status["Uid"].split()), {str(os.getuid() if expected.uid is None else expected.uid)})
     if expected.uid is not None:
-        _expect("Groups", status["Groups"].split(), [])
+        expect("Groups", status["Groups"].split(), [])
     for name, its_own in namespaces(pid).items():
         if its_own == expected.namespaces[name]:
             raise PostureMismatch(f"the jar shares the host's {name} namespace")
     _check_mounts(pid)
     _check_descriptors(pid)
-    _check_open_files(pid, expected.nofile)
+    check_open_files(pid, expected.nofile)
     if expected.cgroup is not None:
         _check_cgroup(pid, expected.cgroup, expected.controllers)
-    _expect("cgroup limits", dict(held), dict(expected.limits))
+    expect("cgroup limits", dict(held), dict(expected.limits))
     found = {
-        "sealed": _SEALED,
-        "namespaces": _NAMESPACES,
+        "sealed": SEALED,
+        "namespaces": NAMESPACES,
         "read_only": _READ_ONLY,
         "writable": _WRITABLE,
         "nofile": expected.nofile,
@@ -82,29 +76,15 @@ def check(pid: int, expected: Expected, held: Mapping[str, int]) -> str:
     return hashlib.sha256(canonical_json(found)).hexdigest()
 
 
-def _expect(what: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise PostureMismatch(f"{what} of the jar is {found!r}, not {wanted!r}")
-
-
-def _status(pid: int) -> dict[str, str]:
-    lines = _read(f"/proc/{pid}/status").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
 def _check_mounts(pid: int) -> None:
-    """What a program can write to is exactly its own tmpfs; of mounts on one place the last one counts."""
-    mounts = {}
-    for line in _read(f"/proc/{pid}/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        point, options = before.split(" ", 6)[4:6]
-        mounts[point] = (options.split(","), after.partition(" ")[0])
+    """What a program can write to is exactly its own tmpfs, and terminals of its own."""
+    mounts = inspection.mounts(pid)
     writable = {point for point, (options, _) in mounts.items() if "rw" in options}
-    for point in sorted(writable - _WRITABLE):
+    for point in sorted(writable - _WRITABLE.keys()):
         raise PostureMismatch(f"{point} of the jar is writable")
-    _expect("writable places", writable, _WRITABLE)
-    for point in sorted(_WRITABLE):
-        _expect(f"file system of {point}", mounts[point][1], "tmpfs")
+    expect("writable places", writable, set(_WRITABLE))
+    for point, kind in _WRITABLE.items():
+        expect(f"file system of {point}", mounts[point][1], kind)
     for point in sorted(_NO_PROGRAMS):
         if "noexec" not in mounts[point][0]:
             raise PostureMismatch(f"{point} of the jar lets programs be run from it")
@@ -123,32 +103,9 @@ def _check_descriptors(pid: int) -> None:
             raise PostureMismatch(f"the jar holds a descriptor of {target.partition(':')[0]!r} too many")
 
 
-def _check_open_files(pid: int, nofile: int) -> None:
-    for line in _read(f"/proc/{pid}/limits").splitlines():
-        if line.startswith("Max open files"):
-            if max(map(int, line.split()[3:5])) > nofile:
-                raise PostureMismatch(f"the jar may have more open files than {nofile}")
-            return
-    raise PostureMismatch("the jar has no limit of open files")
-
-
 def _check_cgroup(pid: int, name: str, controllers: Collection[str]) -> None:
     """It must be where the limits are, in every tree that holds one of them."""
-    found = {}
-    for line in _read(f"/proc/{pid}/cgroup").splitlines():
-        _, names, path = line.split(":", 2)
-        found.update(dict.fromkeys(names.split(",") if names else ["v2"], path))
+    found = inspection.cgroups(pid)
     for controller in controllers:
         if not found.get(controller, "").endswith(f"/{name}"):
             raise PostureMismatch(f"the jar is not in its cgroup for {controller}")
-
-
-def _read(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        text = bytearray()
-        while chunk := os.read(fd, 1 << 16):
-            text += chunk
-        return text.decode()
-    finally:
-        os.close(fd)

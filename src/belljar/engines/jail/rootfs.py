@@ -26,6 +26,8 @@ _ETC = (
     "ld.so.conf",
     "ld.so.conf.d",
     "mime.types",
+    "protocols",
+    "services",
     "ssl/certs",
     "ssl/openssl.cnf",
 )
@@ -132,6 +134,8 @@ def _make_dev() -> None:
         # Read-only guards the node, its mode and times; reading and writing the device goes on.
         sc.lock_mounts(target, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID)
     os.mkdir(f"{_STAGE}/dev/shm")
+    os.mkdir(f"{_STAGE}/dev/pts")
+    os.symlink("pts/ptmx", f"{_STAGE}/dev/ptmx")
     os.symlink("/proc/self/fd", f"{_STAGE}/dev/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.symlink(f"/proc/self/fd/{number}", f"{_STAGE}/dev/{name}")

@@ -91,14 +91,16 @@ def prctl(option: int, argument: int = 0, pointer: int = 0) -> None:
     _check(_libc.prctl(option, argument, pointer, 0, 0), f"prctl {option}")
 
 
+def drop_bounding_set() -> None:
+    """No capability can be gained any more; those that are held stay. capabilities(7)"""
+    capability = 0
+    while _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1  # until the kernel knows no more of them
+
+
 def drop_capabilities() -> None:
-    """Empty every capability set of this process, capabilities(7)."""
+    """Those that are held: permitted, effective, inheritable and ambient."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError:
-            break  # past the last one this kernel knows
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     _check(_syscall(_CAPSET, ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())), "capset")
 
@@ -107,6 +109,13 @@ def install_seccomp(program: bytes) -> None:
     """Install a compiled filter, seccomp(2). Needs no_new_privs."""
     fprog = _SockFprog(len(program) // 8, program)
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(fprog))
+
+
+def release_free_memory() -> None:
+    """What importing and compiling left in the heap goes back to the kernel, malloc_trim(3). glibc only."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def fork_into(namespaces: int, cgroup_fd: int | None) -> int:

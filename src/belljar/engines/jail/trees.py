@@ -25,7 +25,10 @@ class Tree:
 
     def has(self, program: str) -> bool:
         root = Path(self.rootfs or "/")
-        return any((root / folder / program).exists() for folder in ("usr/local/bin", "usr/bin", "bin"))
+        return any(
+            _resolved(root, f"{folder}/{program}").is_file()
+            for folder in ("/usr/local/bin", "/usr/bin", "/bin")
+        )
 
 
 def host_tree() -> Tree:

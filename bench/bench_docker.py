@@ -1,0 +1,180 @@
+"""What a jar of the docker and gvisor engines costs beside docker itself, as ratios taken in one run.
+
+python bench/bench_docker.py [--json] [--engine docker|gvisor] [--rounds N]
+
+Beside a warm run stands `docker run --rm` with the flags that are forced on a jar; beside a jar that is made
+and destroyed stands the bare Engine API with the same container: create, start, remove.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from belljar import engines
+from belljar.engines import seccomp
+from belljar.engines.base import WORK, Area, Command, Engine, Jar
+from belljar.engines.docker import labels
+from belljar.engines.docker.api import Api
+from belljar.engines.docker.container import forced
+from belljar.engines.docker.images import DEFAULT, find
+from belljar.errors import BelljarError
+from belljar.models import Ended, Grant, InputFile
+from measuring import Report, at_least, at_most, commit, in_turn, machine, quantile, rate, shown
+
+GRANT = Grant()
+PROGRAM = b"print(6 * 7)\n"
+RUNTIMES = {"docker": "runc", "gvisor": "runsc"}
+
+
+async def use(jar: Jar) -> None:
+    """What happens between a jar's making and its end."""
+    await jar.put(Area.WORK, [InputFile("main.py", PROGRAM)])
+    async for event in jar.exec(Command(argv=(f"{WORK}/main.py",), warm=True)):
+        if isinstance(event, Ended) and event.exit_code != 0:
+            raise RuntimeError(f"a run ended with {event}")
+    await jar.collect(None)
+
+
+def docker_run(runtime: str, profile: Path) -> list[str]:
+    limits = GRANT.limits
+    workspace = f"size={limits.workspace_mb}m,nr_inodes={limits.workspace_files}"
+    flags = {
+        "runtime": runtime,
+        "network": "none",
+        "cap-drop": "ALL",
+        "user": "1000:1000",
+        "pids-limit": limits.pids,
+        "memory": f"{limits.memory_mb}m",
+        "memory-swap": f"{limits.memory_mb}m",
+        "cpus": limits.cpu_cores,
+        "ulimit": f"nofile={limits.nofile}",
+        "ipc": "private",
+        "cgroupns": "private",
+        "log-driver": "none",
+        "pull": "never",
+        "entrypoint": "python3",
+    }
+    return [
+        *("docker", "run", "--rm", "--read-only", "--no-healthcheck"),
+        *(f"--{name}={value}" for name, value in flags.items()),
+        *("--security-opt=no-new-privileges", f"--security-opt=seccomp={profile}"),
+        f"--tmpfs=/tmp:noexec,nosuid,size={limits.tmp_mb}m,nr_inodes=16384",
+        f"--tmpfs=/workspace:exec,nosuid,{workspace}",
+        *(DEFAULT, "-c", PROGRAM.decode()),
+    ]
+
+
+async def warm(engine: Engine, runtime: str, rounds: int) -> dict[str, list[float]]:
+    """Jars are made ahead, as a pool does: what is measured is from the request to the result."""
+    waiting = [await engine.create(GRANT) for _ in range(rounds + 1)]
+    used: list[Jar] = []
+
+    async def run_warm() -> None:
+        used.append(waiting.pop())
+        await use(used[-1])
+
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as profile:
+            json.dump(seccomp.load_profile(), profile)
+            profile.flush()
+            argv = docker_run(runtime, Path(profile.name))
+
+            def run_docker() -> None:
+                subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+
+            return await in_turn({"warm jar": run_warm, "docker run --rm": run_docker}, rounds)
+    finally:
+        await asyncio.gather(*(jar.destroy() for jar in (*waiting, *used)))
+
+
+async def sustained(engine: Engine, api: Api, runtime: str, count: int, at_once: int) -> dict[str, float]:
+    """Containers per second, with a run in each and without anything."""
+    image = await find(api, DEFAULT)
+
+    async def jar_and_run() -> None:
+        jar = await engine.create(GRANT)
+        await use(jar)
+        await jar.destroy()
+
+    async def bare() -> None:
+        name = f"bench-{secrets.token_hex(8)}"
+        config = forced(
+            image=image.id,
+            image_env=image.env,
+            argv=("sleep", "60"),
+            env={"PATH": image.path},
+            cwd="/",
+            limits=GRANT.limits,
+            runtime=runtime,
+            labels={},
+            volumes=(),
+        )
+        await api.ask("POST", "containers/create", body=config, name=name)
+        await api.ask("POST", f"containers/{name}/start")
+        await labels.remove(api, name)
+
+    found: dict[str, list[float]] = {"jar with a run": [], "bare create, start, remove": []}
+    for _ in range(3):  # in turn, so that noise hits both
+        found["jar with a run"].append(await rate(jar_and_run, count, at_once))
+        found["bare create, start, remove"].append(await rate(bare, count, at_once))
+    return {name: quantile(rates, 0.5) for name, rates in found.items()}
+
+
+async def measure(name: str, rounds: int) -> Report:
+    engine, runtime = await engines.choose(name), RUNTIMES[name]
+    api = await Api.open()
+    try:
+        times = await warm(engine, runtime, rounds)
+        rates = await sustained(engine, api, runtime, max(4, rounds // 2), at_once=2)
+    finally:
+        await api.close()
+        await engine.close()
+    p50 = {case: quantile(samples, 0.5) for case, samples in times.items()}
+    return Report(
+        tables={
+            "one run": [
+                {"case": case, "p50_ms": 1000 * p50[case], "p95_ms": 1000 * quantile(samples, 0.95)}
+                for case, samples in times.items()
+            ],
+            "containers per second, two at a time": [{"case": case, "rate": rates[case]} for case in rates],
+        },
+        promises=[
+            at_most("warm run p50 / docker run --rm p50", p50["warm jar"] / p50["docker run --rm"], 1 / 25),
+            at_least(
+                "jars with a run / bare containers, per second",
+                rates["jar with a run"] / rates["bare create, start, remove"],
+                0.9,
+            ),
+        ],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare belljar's containers with docker's own.")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--engine", choices=sorted(RUNTIMES), action="append")
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    try:
+        chosen = options.engine or sorted(RUNTIMES)
+        reports = {name: asyncio.run(measure(name, options.rounds)) for name in chosen}
+    except BelljarError as error:
+        sys.exit(f"{error.code}: {error.message}")
+    if options.json:
+        found = {name: asdict(report) for name, report in reports.items()}
+        print(json.dumps({"machine": machine(), "commit": commit(), "benchmarks": found}, indent=2))  # noqa: T201
+    else:
+        for name, report in reports.items():
+            sys.stdout.write(shown(name, report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""One HTTP request and its answer, passed from a client to a server and back.
+
+The request is read to its exact end and no further; the answer is passed on as it is, until the server ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from belljar.egress.heads import BadHead, Head
+from belljar.egress.streams import Duplex, Reader, TooMuch, pump
+
+__all__ = ["Counters", "both", "exchange"]
+
+MAX_LINE = 4096
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
+_REFUSED_METHODS = ("CONNECT", "TRACE")
+
+Count = Callable[[int], None]
+Counters = tuple[Count, Count]
+"""Told of bytes to the server, and of bytes from it."""
+
+
+async def exchange(
+    head: Head, request: bytes, reader: Reader, client: Duplex, server: Duplex, counters: Counters
+) -> None:
+    """`request` is the head as it is sent on; `reader` has what the client says after it."""
+    sent, received = counters
+    if head.method in _REFUSED_METHODS:
+        raise BadHead(f"{head.method} is refused")
+    if head.upgrade and head.length != 0:
+        raise BadHead("a request to upgrade has no body")
+    sent(len(request))
+    await server.write(request)
+    if head.upgrade:
+        await _upgraded(reader, client, server, counters)
+        return
+    sending = asyncio.create_task(_send_body(head, reader, server, sent))
+    try:
+        await pump(server, client, received)
+    finally:
+        sending.cancel()
+
+
+async def _upgraded(reader: Reader, client: Duplex, server: Duplex, counters: Counters) -> None:
+    """Another protocol is spoken only if the server agrees; else nothing more is said to it."""
+    sent, received = counters
+    answer = Reader(server)
+    line = await answer.until(b"\r\n", MAX_LINE)
+    received(len(line))
+    await client.write(line)
+    if line.split(b" ")[1:2] == [b"101"]:
+        await both(pump(answer, client, received), pump(reader, server, sent))
+    else:
+        await pump(answer, client, received)
+
+
+async def _send_body(head: Head, reader: Reader, server: Duplex, sent: Count) -> None:
+    try:
+        if head.length is not None:
+            await _send_exactly(head.length, reader, server, sent)
+            return
+        while size := await _chunk_size(reader):
+            sent(size)
+            await server.write(b"%x\r\n" % size)
+            await _send_exactly(size, reader, server, lambda count: None)
+            if await reader.exactly(2) != b"\r\n":
+                raise BadHead("a chunk is longer than it says")
+            await server.write(b"\r\n")
+        while await reader.until(b"\r\n", MAX_LINE) != b"\r\n":
+            pass  # trailers are left out
+        await server.write(b"0\r\n\r\n")
+    except OSError:
+        pass  # the server has heard enough; its answer may still come
+    except Exception:
+        server.close()  # it would wait for the rest for ever
+
+
+async def _send_exactly(count: int, reader: Reader, server: Duplex, sent: Count) -> None:
+    while count:
+        data = await reader.some(count)
+        count -= len(data)
+        sent(len(data))
+        await server.write(data)
+
+
+async def _chunk_size(reader: Reader) -> int:
+    try:
+        match = _CHUNK_LINE.fullmatch(await reader.until(b"\r\n", MAX_LINE))
+    except TooMuch:
+        match = None
+    if match is None:
+        raise BadHead("a chunk has no plain size")
+    return int(match[1], 16)
+
+
+async def both(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+    """Until both are done, or one has failed."""
+    tasks = [asyncio.create_task(one), asyncio.create_task(other)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,193 @@
+"""One jar's gate: every name that is asked for is decided here, told, and connected to or not; bytes are counted.
+
+A gate is open while a run is under way, because what nobody writes down is not let through. What a run may
+use in all begins anew with each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from belljar.egress import addresses, names, rules
+from belljar.egress.addresses import Resolve, Unreachable
+from belljar.egress.authority import Authority
+from belljar.egress.secrets import Secret
+from belljar.egress.streams import CHUNK, Duplex, Upstream
+from belljar.models import Contacted, Network
+
+__all__ = ["Contact", "Egress", "Gate", "Quota", "Refusal"]
+
+LOOKUPS_AT_ONCE = 8
+"""Of one jar, so that the others' names are resolved meanwhile."""
+
+Tell = Callable[[Contacted], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Of one run."""
+
+    connections: int = 10_000
+    megabytes: int = 1024
+    """In both directions together."""
+
+
+class Refusal(Exception):
+    """What a program is told instead of being connected. `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """A name that may be talked to, and the addresses that it was found to have."""
+
+    host: str
+    port: int
+    addresses: tuple[str, ...]
+    secret: Secret | None = None
+    identity: ssl.SSLContext | None = None
+    """Whom we pass ourselves off as to the program, where its TLS is opened to put the secret in."""
+
+
+class Gate:
+    def __init__(self, egress: Egress, network: Network) -> None:
+        self._egress = egress
+        self._network = network
+        self._quota = egress.quota
+        self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self._tell: Tell | None = None
+        self._connections = 0
+        self._bytes = 0
+        self.sent = 0
+        self.received = 0
+
+    def open(self, tell: Tell) -> None:
+        """A run begins."""
+        self._tell = tell
+        self._connections = self._bytes = 0
+
+    def shut(self) -> None:
+        self._tell = None
+
+    def count_sent(self, count: int) -> None:
+        self.sent += count
+        self._spend(count)
+
+    def count_received(self, count: int) -> None:
+        self.received += count
+        self._spend(count)
+
+    async def admit(self, host: str, port: int) -> Contact:
+        """Refusal unless it may be talked to."""
+        self._connections += 1
+        if self._tell is None:
+            raise Refusal(403, "no run is under way")
+        if self._connections > self._quota.connections:
+            message = f"a run may make {self._quota.connections} connections"
+            if self._connections == self._quota.connections + 1:
+                self.refuse(host, port, f"quota: {message}")
+            raise Refusal(403, message)
+        self._spend(0)
+        try:
+            name = names.canonical(host)
+        except names.NotAName as reason:
+            raise self.refuse(host, port, f"system: {reason}") from None
+        ruling = rules.may_reach(self._network, name, port)
+        if not ruling.allowed:
+            raise self.refuse(name, port, ruling.rule)
+        try:
+            async with self._lookups:
+                found, vetting = await addresses.vetted(self._egress.resolve, self._network, name)
+        except Unreachable as reason:
+            self._say(Contacted(host=name, port=port, allowed=True, rule=ruling.rule))
+            raise Refusal(502, f"{name}: {reason}") from None
+        if not vetting.allowed:
+            raise self.refuse(name, port, vetting.rule)
+        secret = self._egress.secret_for(name, port)
+        self._say(
+            Contacted(
+                host=name,
+                port=port,
+                allowed=True,
+                rule=ruling.rule,
+                address=found[0],
+                secret=secret.name if secret else "",
+            )
+        )
+        identity = self._egress.identity(name) if secret and secret.tls else None
+        return Contact(name, port, tuple(found), secret, identity)
+
+    def refuse(self, host: str, port: int, rule: str) -> Refusal:
+        """Writes it down; what the program is told is for the caller to raise."""
+        host = names.shown(host)
+        self._say(Contacted(host=host, port=port, allowed=False, rule=rule))
+        return Refusal(403, f"{host}:{port} is refused ({rule})")
+
+    async def connect(self, contact: Contact) -> Duplex:
+        """To an address that was vetted, and to no other."""
+        try:
+            sock = await addresses.connect(contact.addresses, contact.port)
+        except Unreachable as reason:
+            raise Refusal(502, f"{contact.host}:{contact.port}: {reason}") from None
+        if contact.identity is None:
+            return Upstream(*await asyncio.open_connection(sock=sock, limit=CHUNK))
+        try:
+            async with asyncio.timeout(addresses.CONNECT_S):
+                ends = await asyncio.open_connection(
+                    sock=sock, limit=CHUNK, ssl=self._egress.trust, server_hostname=contact.host
+                )
+        except (OSError, TimeoutError) as error:  # SSLError is an OSError
+            sock.close()
+            reason = getattr(error, "verify_message", "") or "it does not speak TLS as it should"
+            raise Refusal(502, f"{contact.host}:{contact.port}: {reason}") from None
+        return Upstream(*ends)
+
+    def _say(self, contacted: Contacted) -> None:
+        if self._tell is not None:
+            self._tell(contacted)
+
+    def _spend(self, count: int) -> None:
+        self._bytes += count
+        if self._bytes > self._quota.megabytes << 20:
+            raise Refusal(403, f"a run may move {self._quota.megabytes} MB over the network")
+
+
+class Egress:
+    """What is the same for every jar of a service."""
+
+    def __init__(
+        self,
+        *,
+        resolve: Resolve | None = None,
+        quota: Quota | None = None,
+        secrets: tuple[Secret, ...] = (),
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        """`trust`: whom to believe at the other end of TLS that is opened for a secret."""
+        self.resolve = resolve or addresses.Resolver()
+        self.quota = quota or Quota()
+        self.trust = trust or ssl.create_default_context()
+        self._secrets = secrets
+        self._authority = Authority() if any(secret.tls for secret in secrets) else None
+
+    @property
+    def certificate(self) -> str:
+        """What programs have to trust, in PEM; empty where no TLS is opened."""
+        return self._authority.certificate if self._authority else ""
+
+    def gate(self, network: Network) -> Gate:
+        return Gate(self, network)
+
+    def secret_for(self, host: str, port: int) -> Secret | None:
+        return next((one for one in self._secrets if (one.host, one.port) == (host, port)), None)
+
+    def identity(self, host: str) -> ssl.SSLContext:
+        assert self._authority is not None
+        return self._authority.identity(host)

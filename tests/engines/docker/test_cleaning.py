@@ -1,0 +1,188 @@
+"""Nothing stays: what a process that is gone has left, what an engine that was away could not remove."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.engines.docker.conftest import WITHOUT_PYTHON, ours
+
+from belljar.engines.base import Command
+from belljar.engines.docker import labels
+from belljar.engines.docker.api import Api
+from belljar.engines.docker.engine import DockerEngine
+from belljar.errors import EngineUnavailable
+from belljar.models import Ended, Grant, Started, Verdict
+
+VICTIM = """
+import asyncio, sys
+from belljar.engines.base import Command
+from belljar.engines.docker.engine import DockerEngine
+from belljar.models import Grant
+
+async def main():
+    engine = DockerEngine()
+    jars = [await engine.create(Grant(image=image)) for image in sys.argv[1:]]
+    print("ready", flush=True)
+    async def run(jar):
+        async for event in jar.exec(Command(argv=("sh", "-c", "trap '' TERM; sleep 60 & sleep 60"))):
+            print("event", flush=True)
+    await asyncio.gather(*map(run, jars))
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def killed(api: Api) -> str:
+    """Epoch of a belljar that was killed while programs ran: one in a guest, one without."""
+    argv = [sys.executable, "-c", VICTIM, "belljar/python", WITHOUT_PYTHON]
+    victim = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert victim.stdout is not None
+    with victim.stdout:
+        for _ in range(3):  # ready, and both programs have started
+            assert victim.stdout.readline()
+    epoch = labels.epoch().replace(f"/{os.getpid()}/", f"/{victim.pid}/").rpartition("/")[0]
+    victim.kill()
+    victim.wait()
+    return epoch
+
+
+async def left_of(api: Api, epoch: str) -> list[str]:
+    containers = await api.ask("GET", "containers/json", all=1)
+    volumes = (await api.ask("GET", "volumes"))["Volumes"] or []
+    return [
+        str(found.get("Name") or found["Names"][0])
+        for found in (*containers, *volumes)
+        if (found["Labels"] or {}).get(labels.EPOCH, "").startswith(f"{epoch}/")
+    ]
+
+
+async def test_what_a_killed_belljar_left_goes_when_the_next_one_starts(api: Api, killed: str) -> None:
+    assert await left_of(api, killed)
+    engine = DockerEngine()
+    await (await engine.create(Grant())).destroy()
+    assert await left_of(api, killed) == []
+    await engine.close()
+
+
+async def test_doctor_cleans(api: Api, killed: str) -> None:
+    argv = [sys.executable, "-c", "from belljar.cli import main; main()", "doctor", "--clean"]
+    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
+    assert "removed container belljar-" in done.stdout
+    assert "removed volume belljar-" in done.stdout
+    assert await left_of(api, killed) == []
+
+
+async def test_cleaning_leaves_the_living_alone(engine: DockerEngine, api: Api) -> None:
+    jar = await engine.create(Grant())
+    assert await labels.left_behind(api) == []
+    assert await engine.left_behind() == []
+    events = [event async for event in jar.exec(Command(argv=("true",)))]
+    assert isinstance(events[-1], Ended)
+    assert events[-1].verdict is Verdict.EXITED
+    await jar.destroy()
+
+
+async def test_a_jar_whose_container_is_removed_is_lost(engine: DockerEngine, api: Api) -> None:
+    jar = await engine.create(Grant())
+    events = jar.exec(Command(argv=("sleep", "60")))
+    assert isinstance(await anext(events), Started)
+    (name, *_) = await ours(api)
+    await labels.remove(api, name.lstrip("/"))
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert last.verdict is Verdict.LOST
+    assert not jar.alive
+    await jar.destroy()
+
+
+class Between:
+    """A way to the engine that can be cut, as when the engine itself is killed."""
+
+    def __init__(self, place: Path, engine: str) -> None:
+        self.place = place
+        self._engine = engine
+        self._server: asyncio.AbstractServer | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def up(self) -> None:
+        self._server = await asyncio.start_unix_server(self._pass, self.place)
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+        self.place.unlink()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(self._engine)
+        self._open |= {writer, back}
+        await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                target.write(data)
+                await target.drain()
+            if target.can_write_eof():
+                target.write_eof()
+        except OSError:
+            target.transport.abort()
+
+
+@pytest.fixture
+async def between(api: Api, tmp_path: Path) -> Between:
+    way = Between(tmp_path / "docker.sock", api.endpoint.removeprefix("unix://"))
+    await way.up()
+    return way
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_an_engine_that_goes_away_loses_its_jars_and_heals(api: Api, between: Between) -> None:
+    engine = DockerEngine(host=f"unix://{between.place}")
+    jar, idle = await engine.create(Grant()), await engine.create(Grant())
+    events = jar.exec(Command(argv=("sh", "-c", "trap '' TERM; sleep 60")))
+    assert isinstance(await anext(events), Started)
+    await between.cut()
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert last.verdict is Verdict.LOST
+    await until(lambda: not idle.alive)
+    for lost in (jar, idle):
+        await lost.destroy()
+    with pytest.raises(EngineUnavailable, match="no docker engine answers"):
+        await engine.create(Grant())
+    await between.up()
+    again = await engine.create(Grant())
+    await engine.left_behind()
+    assert len([name for name in await ours(api) if name.startswith("/")]) == 1
+    await again.destroy()
+    await engine.close()
+    assert await ours(api) == []
+    await between.cut()
+
+
+async def test_a_container_that_is_killed_from_outside_is_lost(engine: DockerEngine, api: Api) -> None:
+    jar = await engine.create(Grant())
+    events = jar.exec(Command(argv=("sleep", "60")))
+    assert isinstance(await anext(events), Started)
+    (name, *_) = await ours(api)
+    state = (await api.ask("GET", f"containers{name}/json"))["State"]
+    os.kill(state["Pid"], signal.SIGKILL)
+    last = [event async for event in events][-1]
+    assert isinstance(last, Ended)
+    assert last.verdict is Verdict.LOST
+    await jar.destroy()

@@ -1,0 +1,79 @@
+"""What docs/agents.md shows is what happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import belljar
+from belljar.engines.jail.probe import probe
+from belljar.flows.legacy import load_tools
+from belljar.policy.files import loads
+from belljar.settings import Config, WeakerLimits
+
+PAGE = (Path(__file__).parents[1] / "docs/agents.md").read_text()
+BLOCKS = dict(re.findall(r"^```(\S+(?: [^\n]+)?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    found = probe()
+    if not found.usable:
+        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+    skill = tmp_path / "skills/text.count"
+    skill.mkdir(parents=True)
+    (skill / "manifest.json").write_text(BLOCKS["json manifest"])
+    (skill / "main.py").write_text(BLOCKS["python main.py"])
+    return Config(
+        data_dir=tmp_path / "data",
+        skills_dir=tmp_path / "skills",
+        jail_accept_weaker_limits=WeakerLimits.ALWAYS,
+    )
+
+
+def test_the_tools_are_used_as_shown(config: Config) -> None:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("BELLJAR_")}
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKS["python"]],
+        env={**ours, "BELLJAR_DATA_DIR": str(config.data_dir)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.stderr == ""
+    names, result = done.stdout.splitlines()[:2]
+    assert "code_run" in names
+    assert result == "success exited with 0 6"
+
+
+def test_the_skill_does_what_it_says(config: Config) -> None:
+    call: dict[str, Any] = json.loads(BLOCKS["json invoke text.count"])
+    with belljar.local(config) as client:
+        told = client.invoke(
+            "text.count", inputs=call["inputs"], files={}, policy_overrides=call["policy_overrides"]
+        )
+    assert told["outputs"] == {"words": 3}
+
+
+def test_the_policy_is_one() -> None:
+    assert set(loads(BLOCKS["yaml policy"]).roles) == {"reader", "analyst"}
+
+
+def test_a_host_starts_the_command_that_serves_mcp() -> None:
+    server = json.loads(BLOCKS["json mcp"])["mcpServers"]["belljar"]
+    assert server == {"command": "belljar", "args": ["mcp"]}
+
+
+def test_the_description_of_a_legacy_tool_is_one(tmp_path: Path) -> None:
+    (tmp_path / "count").mkdir()
+    (tmp_path / "count/tool.json").write_text(BLOCKS["json tool"])
+    (tmp_path / "count/tool.py").write_text("print('{}')")
+    assert load_tools(tmp_path)["count"].allowed_paths == ("docs/",)
