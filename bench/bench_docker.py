@@ -114,6 +114,7 @@ async def sustained(engine: Engine, api: Api, runtime: str, count: int, at_once:
             cwd="/",
             limits=GRANT.limits,
             runtime=runtime,
+            cgroup_v1=api.cgroup_v1,
             labels={},
             volumes=(),
         )

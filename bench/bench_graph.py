@@ -2,8 +2,8 @@
 
 python -m bench.bench_graph [--json] [--nodes N]
 
-The same graph is run in several shapes, and a broken run of it is gone on with. The yardstick is the same number of
-tasks in a bare `asyncio.TaskGroup` that each append as many lines to a file.
+The same graph is run in several shapes, and gone on with. The yardstick is the same number of tasks in a bare
+`asyncio.TaskGroup` that each append as many lines to a file.
 """
 
 from __future__ import annotations

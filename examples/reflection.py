@@ -2,7 +2,7 @@
 
     python examples/reflection.py --url http://127.0.0.1:11434/v1 --model qwen2.5-coder
 
-Any endpoint that speaks OpenAI's chat completions will do. A key, if it wants one, is read from OPENAI_API_KEY.
+Any endpoint that speaks OpenAI's chat completions will do. A key, if it wants one, is in OPENAI_API_KEY.
 """
 
 import argparse
@@ -17,8 +17,9 @@ from belljar.flows.reflection import code_with_reflection
 from belljar.flows.testdriven import Pair, Suite, SuiteKind, by
 
 TASK = (
-    "Write a Python module with a function `slug(text)`: lower case, words joined by single dashes, nothing but "
-    "letters and digits kept. Run as a program, it prints the slug of its standard input. Answer with code only."
+    "Write a Python module with a function `slug(text)`: lower case, words joined by single dashes, nothing "
+    "but letters and digits kept. Run as a program, it prints the slug of its standard input. Answer with "
+    "code only."
 )
 TESTS = [
     Suite(

@@ -1,4 +1,4 @@
-"""First step: a table as it came becomes one value for each day. What was done to it is told on standard output."""
+"""First step: a table as it came becomes one value for each day; standard output tells what was done to it."""
 
 import csv
 import json
@@ -26,4 +26,5 @@ with open("clean.csv", "w", newline="") as file:
         # A day that is missing is left empty: the next step knows better than to invent one.
         table.writerow([day.isoformat(), found.get(day, "")])
 
-print(json.dumps({"days": len(days), "missing": len(days) - len(found), "twice": twice, "unreadable": unreadable}))
+missing = len(days) - len(found)
+print(json.dumps({"days": len(days), "missing": missing, "twice": twice, "unreadable": unreadable}))

@@ -34,8 +34,8 @@ parts = [
     f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" '
     'font-family="sans-serif" font-size="12" fill="#345">',
     '<rect width="100%" height="100%" fill="#fff"/>',
-    f'<text x="{LEFT}" y="26" font-size="16" font-weight="bold">Visitors a day: {len(model["odd"])} days that '
-    "were not usual</text>",
+    f'<text x="{LEFT}" y="26" font-size="16" font-weight="bold">'
+    f"Visitors a day: {len(model['odd'])} days that were not usual</text>",
 ]
 step = 10 ** (len(str(int(top))) - 1)
 for value in range(0, int(top), step // 2):
@@ -51,13 +51,12 @@ parts.append(f'<path d="M{"L".join(f"{a} {b}" for a, b in band)}Z" fill="#3b7ea1
 parts.append(f'<path d="{line(model["trend"])}" fill="none" stroke="#c9862b" stroke-width="2"/>')
 parts.append(f'<path d="{line(counts)}" fill="none" stroke="#2b6488" stroke-width="1.4"/>')
 for one in model["odd"]:
-    n = days.index(one["date"])
-    above = one["visitors"] > one["usual"]
-    parts.append(f'<circle cx="{x(n)}" cy="{y(one["visitors"])}" r="5" fill="#c0392b"/>')
+    across, up = x(days.index(one["date"])), y(one["visitors"])
+    label = up + (-10 if one["visitors"] > one["usual"] else 20)
+    parts.append(f'<circle cx="{across}" cy="{up}" r="5" fill="#c0392b"/>')
     parts.append(
-        f'<text x="{x(n)}" y="{y(one["visitors"]) + (-10 if above else 20)}" text-anchor="middle" fill="#c0392b" '
-        f'stroke="#fff" stroke-width="3" paint-order="stroke">'
-        f"{one['date'][5:]}: {one['visitors']}</text>"
+        f'<text x="{across}" y="{label}" text-anchor="middle" fill="#c0392b" stroke="#fff" '
+        f'stroke-width="3" paint-order="stroke">{one["date"][5:]}: {one["visitors"]}</text>'
     )
 parts.append(
     f'<text x="{WIDE - 20}" y="{HIGH - 8}" text-anchor="end">line: counted; band: usual for its weekday; '

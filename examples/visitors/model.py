@@ -1,4 +1,4 @@
-"""Second step: what a usual day looks like (a trend, and a rhythm of the week), and which days were not usual.
+"""Second step: what a usual day looks like (a trend, a rhythm of the week), and which days were not usual.
 
 Medians throughout, so that the odd days do not bend the picture that they are judged by.
 """

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 from tests.api.conftest import opened
-from tests.api.served import client_of, client_with, code_of, events_in
+from tests.api.served import TOKEN, client_of, client_with, code_of, events_in
 
-from belljar.api.app import ROUTES
+from belljar.api.app import ROUTES, create_app_for
 from belljar.api.approvals import MAX_SHOWN_CHARS
+from belljar.client import AsyncClient, Event
+from belljar.client.apps import AppTransport
+from belljar.errors import ApprovalDenied, ApprovalNeeded
 from belljar.flows.tools import catalogue
 from belljar.service import Service
 from belljar.settings import Profile
@@ -320,21 +323,6 @@ async def test_no_tool_or_skill_decides(service: Service, agent: httpx2.AsyncCli
         assert code_of(await agent.post(f"/skills/{name}/invoke", json={})) == "NOT_FOUND"
 
 
-async def test_mcp_has_no_tool_that_decides(agent: httpx2.AsyncClient) -> None:
-    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    headers = {"accept": "application/json, text/event-stream"}
-
-    async def call(number: int, method: str, **params: Any) -> httpx2.Response:
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        return await agent.post("/mcp", json=message, headers=headers)
-
-    headers["mcp-session-id"] = (await call(1, "initialize", **about)).headers["mcp-session-id"]
-    await agent.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
-    listed = events_in((await call(2, "tools/list")).text)[-1][2]["result"]["tools"]
-    assert "sandbox.run" in [tool["name"] for tool in listed]
-    assert not [tool["name"] for tool in listed if "appro" in tool["name"]]
-
-
 async def test_what_is_not_of_the_token_s_projects_is_absent(
     service: Service, http: httpx2.AsyncClient
 ) -> None:
@@ -461,3 +449,71 @@ async def test_a_decision_that_makes_no_sense_is_none(
     answer = await person.post(f"/approvals/{told['approval_id']}", json=body)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
     assert (await person.get(f"/approvals/{told['approval_id']}")).json()["state"] == "waiting"
+
+
+# From Python
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(service: Service) -> AsyncIterator[AsyncClient]:
+    transport = AppTransport(create_app_for(service))
+    async with AsyncClient("http://localhost", TOKEN, transport=transport) as client:
+        yield client
+
+
+async def test_a_client_is_told_which_run_waits_for_what(client: AsyncClient) -> None:
+    asking = [
+        client.run(RISKY),
+        client.exec("shell", "rm x"),
+        client.call_tool("code_run", arguments={"code": RISKY}),
+        client.invoke("python.run", inputs={"code": RISKY}),
+    ]
+    for call in asking:
+        with pytest.raises(ApprovalNeeded) as needed:
+            await call
+        shown = await client.approvals.show(needed.value.approval_id)
+        assert shown["exec_id"] == needed.value.exec_id
+    assert len(await client.approvals.list()) == len(asking)
+
+
+async def test_a_client_that_does_not_wait_gets_the_record(client: AsyncClient) -> None:
+    record = await client.exec("shell", "rm x", wait=False)
+    assert (record["status"], record["approval_id"][:3]) == ("pending_approval", "ap-")
+
+
+async def test_a_client_waits_as_long_as_it_says(service: Service, client: AsyncClient) -> None:
+    asking = asyncio.create_task(client.run(RISKY, approval_wait_s=30))
+    approval_id = await when_asked(service)
+    await client.approvals.approve(approval_id, reason="fine")
+    assert (await asking).stdout == RISKY
+    with pytest.raises(ApprovalNeeded):
+        await client.run(RISKY + "\n", approval_wait_s=0.05)
+
+
+async def test_a_client_waits_for_the_end_of_a_run(client: AsyncClient) -> None:
+    with pytest.raises(ApprovalNeeded) as needed:
+        await client.run(RISKY)
+    waiting = asyncio.create_task(client.wait(needed.value.exec_id))
+    await client.approvals.approve(needed.value.approval_id)
+    record = await waiting
+    assert (record["verdict"], record["stdout"], record["stderr"]) == ("exited", RISKY, "")
+
+
+async def test_a_client_is_told_that_it_was_denied(client: AsyncClient) -> None:
+    with pytest.raises(ApprovalNeeded) as needed:
+        await client.run(RISKY, request_id="r1")
+    await client.approvals.deny(needed.value.approval_id, reason="not this")
+    with pytest.raises(ApprovalDenied, match="not this"):
+        await client.wait(needed.value.exec_id)
+    with pytest.raises(ApprovalDenied, match="not this"):
+        await client.run(RISKY, request_id="r1")
+
+
+async def test_a_stream_of_a_client_waits_by_itself(service: Service, client: AsyncClient) -> None:
+    kinds: list[str] = []
+    async for event in client.stream(RISKY):
+        kinds.append(event.kind if isinstance(event, Event) else "result")
+        if kinds == ["pending_approval"]:
+            await client.approvals.approve(await when_asked(service))
+    assert kinds[:2] == ["pending_approval", "approved"]
+    assert kinds[-1] == "result"

@@ -28,6 +28,7 @@ def contents(result: RunResult) -> dict[str, bytes]:
     return {artifact.path: artifact.content for artifact in result.artifacts}
 
 
+@pytest.mark.every_engine
 def test_symlinks_are_named_and_not_followed(glass: Glass) -> None:
     result = glass.contains(
         Attack(
@@ -66,6 +67,7 @@ def test_symlink_in_place_of_the_declared_output_is_not_followed(glass: Glass) -
     }
 
 
+@pytest.mark.every_engine
 def test_magic_links_are_not_followed(glass: Glass) -> None:
     result = glass.contains(
         Attack(
@@ -102,6 +104,7 @@ def test_hard_links_stay_in_the_workspace(glass: Glass) -> None:
     assert contents(result) == {"one.txt": b"twice", "two.txt": b"twice"}
 
 
+@pytest.mark.every_engine
 def test_inputs_cannot_be_changed(glass: Glass) -> None:
     result = glass.contains(
         Attack(

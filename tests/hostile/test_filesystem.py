@@ -42,6 +42,7 @@ HOST_FILE = {
 }
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("language", HOST_FILE)
 def test_host_file_is_not_there(glass: Glass, language: Language) -> None:
     if language not in glass.engine.interpreters():
@@ -67,6 +68,7 @@ def test_shadow_file_is_not_there(glass: Glass) -> None:
     assert set(answers(result.stdout).values()) == {"ENOENT"}
 
 
+@pytest.mark.every_engine
 def test_walking_through_proc_stays_in_the_jar(glass: Glass) -> None:
     """Every process that can be seen or guessed, and every way that leads out of its entry."""
     glass.contains(
@@ -116,6 +118,7 @@ def test_chroot_break_ends_at_chroot(glass: Glass) -> None:
     assert answers(result.stdout) == {"chroot": "EPERM", "break": "EPERM"}
 
 
+@pytest.mark.every_engine
 def test_tree_cannot_be_written(glass: Glass) -> None:
     """The host's shared folder is where the control succeeds; the jar does not even have it."""
     result = glass.contains(
@@ -279,6 +282,7 @@ def test_host_paths_in_the_mount_table_lead_nowhere(glass: Glass) -> None:
     )
 
 
+@pytest.mark.every_engine
 def test_control_sockets_are_not_there(glass: Glass) -> None:
     result = glass.contains(
         Attack(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.hostile.glass import Glass
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("start", Start)
 def test_environment_is_what_was_granted(glass: Glass, start: Start) -> None:
     result = glass.contains(

@@ -46,6 +46,7 @@ def test_listener_of_the_host_is_not_reached(
         assert said == {"connect": "ECONNREFUSED", "send": "EPIPE"}
 
 
+@pytest.mark.every_engine
 def test_neighbour_is_not_reached(glass: Glass) -> None:
     """It listens on every address it has, and on a name that needs no file."""
     result = glass.contains(

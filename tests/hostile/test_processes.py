@@ -347,6 +347,7 @@ def test_guest_cannot_be_traced_limited_or_read(glass: Glass) -> None:
     assert set(answers(result.stdout).values()) == {"EPERM"}
 
 
+@pytest.mark.jail_only("it is seen, though it cannot be read")
 def test_entry_of_the_guest_in_proc_is_closed(glass: Glass) -> None:
     result = glass.contains(
         Attack(

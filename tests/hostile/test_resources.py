@@ -441,6 +441,8 @@ def test_finishing_at_the_deadline_gives_one_verdict(glass: Glass) -> None:
 
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm", "/workspace/work", "/workspace/artifacts"])
 def test_disk_stops_at_its_cap(glass: Glass, place: str) -> None:
+    if place == "/var/tmp" and glass.engine.name != "jail":
+        pytest.skip("it is the image's own there, and read-only")
     result = glass.contains(
         Attack(
             control=Control.ROOMY,

@@ -1,4 +1,4 @@
-"""`belljar graph`: many runs as one job. Run a graph, go on with one that was broken off, check it, draw it."""
+"""`belljar graph`: many runs as one job. Run a graph, go on with one that was killed, check it, draw it."""
 
 from __future__ import annotations
 

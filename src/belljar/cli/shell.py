@@ -1,4 +1,4 @@
-"""`belljar session shell`: our terminal becomes a terminal in the session, for as long as the shell there lives."""
+"""`belljar session shell`: our terminal becomes one of the session, as long as the shell there lives."""
 
 from __future__ import annotations
 
@@ -67,13 +67,14 @@ async def _connect(terminal: AsyncTerminal) -> None:
 async def _type(terminal: AsyncTerminal) -> None:
     """Reads no more than the line takes."""
     loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
     while True:
-        readable = loop.create_future()
-        loop.add_reader(0, lambda ready=readable: ready.done() or ready.set_result(None))
+        loop.add_reader(0, readable.set)
         try:
-            await readable
+            await readable.wait()
         finally:
             loop.remove_reader(0)
+        readable.clear()
         data = os.read(0, _READ)
         if not data:
             return

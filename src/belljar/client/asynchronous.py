@@ -310,7 +310,7 @@ class AsyncClient:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Mapping[str, Any]:
-        """Which run left which version of a file: `entries` of a page of runs, and the `cursor` of the next."""
+        """Which run left which version of a file: `entries` of a page of runs, `cursor` for the next."""
         asked = {"project_id": project_id, "path": path, "limit": limit, "cursor": cursor}
         params = httpx2.QueryParams({name: value for name, value in asked.items() if value is not None})
         return await self._json("GET", f"/sandbox/trail?{params}")
@@ -438,7 +438,7 @@ class AsyncClient:
                 address, additional_headers=headers, proxy=None, compression=None, open_timeout=_CONNECT_S
             )
         except InvalidStatus as error:
-            refused = httpx2.Response(error.response.status_code, content=error.response.body or b"")
+            refused = httpx2.Response(error.response.status_code, content=bytes(error.response.body or b""))
             raise self._refusal(refused) from error
         except (WebSocketException, OSError) as error:
             message = f"no terminal can be had from {self.base_url}: {error or type(error).__name__}"

@@ -11,14 +11,15 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from belljar.egress import addresses, names, rules
+from belljar.egress import addresses, names, rules, tunnels
 from belljar.egress.addresses import Resolve, Unreachable
 from belljar.egress.authority import Authority
+from belljar.egress.contacts import Contact, Refusal
 from belljar.egress.secrets import Secret
 from belljar.egress.streams import CHUNK, Duplex, Upstream
 from belljar.models import Contacted, Network
 
-__all__ = ["Contact", "Egress", "Gate", "Quota", "Refusal"]
+__all__ = ["Egress", "Gate", "Quota"]
 
 LOOKUPS_AT_ONCE = 8
 """Of one jar, so that the others' names are resolved meanwhile."""
@@ -33,27 +34,6 @@ class Quota:
     connections: int = 10_000
     megabytes: int = 1024
     """In both directions together."""
-
-
-class Refusal(Exception):
-    """What a program is told instead of being connected. `status` is HTTP's."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """A name that may be talked to, and the addresses that it was found to have."""
-
-    host: str
-    port: int
-    addresses: tuple[str, ...]
-    secret: Secret | None = None
-    identity: ssl.SSLContext | None = None
-    """Whom we pass ourselves off as to the program, where its TLS is opened to put the secret in."""
 
 
 class Gate:
@@ -83,6 +63,10 @@ class Gate:
     def count_received(self, count: int) -> None:
         self.received += count
         self._spend(count)
+
+    async def carry(self, client: Duplex) -> None:
+        """One tunnel, from its first byte to its last. Whatever the program does, nothing is raised."""
+        await tunnels.carry(client, self)
 
     async def admit(self, host: str, port: int) -> Contact:
         """Refusal unless it may be talked to."""

@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from belljar.egress import heads, names, sni, tls
+from belljar.egress.contacts import Contact, Refusal
 from belljar.egress.exchange import both, exchange
-from belljar.egress.gate import Contact, Gate, Refusal
 from belljar.egress.heads import Authority, BadHead, Head
 from belljar.egress.streams import Duplex, Reader, TooMuch, pump
+
+if TYPE_CHECKING:
+    from belljar.egress.gate import Gate
 
 __all__ = ["carry"]
 

@@ -11,12 +11,15 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
+from belljar.engines.tunnels import Tunnels
 from belljar.engines.watch import Push, Watch
 from belljar.errors import EngineUnavailable
 from belljar.guest import protocol
 from belljar.models import (
+    Contacted,
     Ended,
     Event,
     Grant,
@@ -31,6 +34,8 @@ from belljar.models import (
 
 PATIENCE_S = 5.0
 """How long a guest that was told to kill everything may take to say so."""
+_OURS = 0
+"""A kind of frame that the decoder lets nobody send: what the host has to tell, in its turn."""
 MAX_SHOWN = 64
 """Results that one cell may show; more are not passed on."""
 MAX_SHOWN_BYTES = 8 << 20
@@ -40,7 +45,9 @@ class Channel(Protocol):
     """What is needed of a link."""
 
     lost: str | None
+    tunnels: Tunnels | None
 
+    def insert(self, frame: protocol.Frame) -> None: ...
     def notice(self, stream: int, tell: Callable[[protocol.Frame], None]) -> None: ...
     async def write_body(self, stream: int, content: bytes) -> None: ...
     async def next(self, stream: int) -> protocol.Frame: ...
@@ -53,7 +60,8 @@ class Followed(Protocol):
     grant: Grant
     posture: str
     held_by: Mapping[str, str]
-    counters: Callable[[], Mapping[str, int]]
+
+    def counters(self) -> Mapping[str, int]: ...
 
     @property
     def link(self) -> Channel: ...
@@ -70,6 +78,8 @@ class Following:
         self._before = jar.counters()
         self._watch = Watch(jar.grant.limits, push, PATIENCE_S)
         jar.link.notice(stream, self._hear)
+        if jar.link.tunnels is not None:
+            jar.link.tunnels.begin(stream, self._tell)
 
     def cancel(self) -> None:
         self._watch.stop(Verdict.CANCELLED)
@@ -91,6 +101,7 @@ class Following:
                     self.ended = isinstance(event, Ended)
                     yield event
         finally:
+            self._end_tunnels()
             self._watch.close()
             feeding.cancel()
 
@@ -99,12 +110,21 @@ class Following:
         self._watch.touch()
         if frame.kind == protocol.END:
             self._watch.close()
+            self._end_tunnels()  # nothing is decided after the end of the run whose record has to say it
         elif frame.kind == protocol.NOTE and frame.payload.startswith(b'{"started"'):
             if not self._watch.start():
                 raise protocol.ProtocolError("a program that starts twice")
         elif frame.kind == protocol.NOTE and frame.payload.startswith(b'{"out"'):
             if self._jar.grant.on_output_limit is OnOutputLimit.KILL:
                 self._watch.stop(Verdict.OUTPUT_LIMIT)  # the program writes past a cap
+
+    def _tell(self, contacted: Contacted) -> None:
+        told = json.dumps(asdict(contacted)).encode()
+        self._jar.link.insert(protocol.Frame(_OURS, self.stream, told))
+
+    def _end_tunnels(self) -> None:
+        if self._jar.link.tunnels is not None:
+            self._jar.link.tunnels.end(self.stream)
 
     def _understand(self, frame: protocol.Frame) -> Event | None:
         if frame.kind in (protocol.OUT, protocol.ERR):
@@ -116,6 +136,8 @@ class Following:
             return self._noted(frame.json(), len(frame.payload))
         if frame.kind == protocol.END:
             return self._ended(frame.json())
+        if frame.kind == _OURS:
+            return Contacted(**frame.json())
         raise protocol.ProtocolError("a frame that is not the guest's to send")
 
     def _noted(self, note: Mapping[str, Any], size: int) -> Event | None:
@@ -187,6 +209,8 @@ class Following:
             oom_kills=max(0, after["oom_kills"] - before["oom_kills"]),  # a lost jar counts nothing any more
             pids_refused=after["pids_refused"] - before["pids_refused"],
             disk_full=disk_full,
+            network_bytes_sent=after.get("network_sent", 0) - before.get("network_sent", 0),
+            network_bytes_recv=after.get("network_received", 0) - before.get("network_received", 0),
             held_by=self._jar.held_by,
         )
 

@@ -13,8 +13,9 @@ from typing import Any
 from belljar.engines.base import Area, Collected, Command
 from belljar.engines.collecting import Collector
 from belljar.engines.following import PATIENCE_S, Following
+from belljar.engines.tunnels import MAX_OPEN, PORT, Tunnels, WayOut, proxy_environment
 from belljar.engines.watch import Push
-from belljar.errors import EngineUnavailable, LimitExceeded, PathNotAllowed
+from belljar.errors import EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
 from belljar.guest import protocol, tree
 from belljar.models import Event, Grant, InputFile, Limits
 
@@ -39,6 +40,8 @@ class Link(asyncio.Protocol):
         self._max_unread = MAX_UNREAD
         self._writable = asyncio.Event()
         self._writable.set()
+        self.tunnels: Tunnels | None = None
+        """Of a jar that has a way out; from any other a stream that its guest opens is the end."""
         self.lost: str | None = None
         """Why nothing more can be heard."""
 
@@ -52,7 +55,7 @@ class Link(asyncio.Protocol):
         frames = [protocol.encode_json(protocol.OPEN, stream, op=op, **fields)]
         if body is not None and len(body) <= protocol.CHUNK:
             frames += protocol.encode_body(stream, body)
-        self._write(b"".join(frames))
+        self.write(b"".join(frames))
         return stream
 
     def expect(self, output: int) -> None:
@@ -76,9 +79,12 @@ class Link(asyncio.Protocol):
         if len(content) > protocol.CHUNK:
             for frame in protocol.encode_body(stream, content):
                 await self._writable.wait()
-                self._write(frame)
+                self.write(frame)
 
-    def _write(self, data: bytes) -> None:
+    async def writable(self) -> None:
+        await self._writable.wait()
+
+    def write(self, data: bytes) -> None:
         if self._transport is not None and not self.lost:
             self._transport.write(data)
 
@@ -107,13 +113,26 @@ class Link(asyncio.Protocol):
             for frame in self._decoder.feed(data):
                 if frame.stream in self._notice:
                     self._notice[frame.stream](frame)
-                if frame.stream in self._streams:
-                    self._unread += _weight(frame)
-                    self._streams[frame.stream].put_nowait(frame)
+                if frame.stream % 2:
+                    self._hear_tunnel(frame)
+                else:
+                    self.insert(frame)
             if self._unread > self._max_unread:
                 self.fail("the guest sends more than is read")
         except protocol.ProtocolError as error:
             self.fail(str(error))
+
+    def insert(self, frame: protocol.Frame) -> None:
+        """To be read in its turn."""
+        if frame.stream in self._streams:
+            self._unread += _weight(frame)
+            self._streams[frame.stream].put_nowait(frame)
+
+    def _hear_tunnel(self, frame: protocol.Frame) -> None:
+        if self.tunnels is not None:
+            self.tunnels.hear(frame)
+        elif frame.kind == protocol.OPEN:
+            raise protocol.ProtocolError("a way out that was not granted")
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -130,6 +149,8 @@ class Link(asyncio.Protocol):
             self._writable.set()
             for queue in self._streams.values():
                 queue.put_nowait(None)
+            if self.tunnels is not None:
+                self.tunnels.close()
             self.close()
 
 
@@ -207,12 +228,14 @@ class GuestJar:
         kill_programs: Callable[[], None] = lambda: None,
         destroy: Callable[[], Awaitable[None]],
         timings: Mapping[str, float],
+        way_out: WayOut | None = None,
     ) -> None:
         self.link = link
         self.assign(grant)
         self._base_env = base_env
         self.held_by = held_by
-        self.counters = counters
+        self._way_out = way_out
+        self._counters = counters
         self._kill = kill
         self._kill_programs = kill_programs
         self._destroy = destroy
@@ -230,6 +253,29 @@ class GuestJar:
     def assign(self, grant: Grant) -> None:
         self.grant = grant
         self.link.expect((grant.limits.stdout_kb + grant.limits.stderr_kb) << 10)
+
+    def counters(self) -> Mapping[str, int]:
+        return self._counters() if self.link.tunnels is None else {**self._counters(), **self.link.tunnels.counters()}
+
+    async def open_network(self) -> None:
+        """Where the grant has one: the guest listens, and what it hears comes to a gate of the grant's rules.
+
+        After the jar was checked and before anything is run in it.
+        """
+        if not self.grant.network.enabled:
+            return
+        if self._way_out is None:
+            raise GrantNotEnforceable(
+                "this engine was made without egress, so nothing would decide what may be reached",
+                field="network",
+            )
+        most = max(1, min(MAX_OPEN, self.grant.limits.nofile // 4))
+        self.link.tunnels = Tunnels(self.link, self._way_out.gate(self.grant.network), most)
+        stream = self.link.open("network", port=PORT, most=most, certificate=self._way_out.certificate)
+        error = (await self.link.next(stream)).json().get("error")
+        if error:
+            raise GrantNotEnforceable(f"the jar has no way out: {error}", field="network")
+        self._base_env = {**self._base_env, **proxy_environment(certificate=bool(self._way_out.certificate))}
 
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
         await put(self.link, area, files, self.grant.limits)

@@ -47,7 +47,7 @@ main()
 # Never reached. Who decides on this run, by policy or in person, reads here what will be run by it.
 """
 _RESULT_BYTES = 400_000
-"""How much a jar tells of its tests before the next jar goes on; half of what `stdout_kb` holds by default."""
+"""How much a jar tells before the next one goes on; half of what `stdout_kb` holds by default."""
 _SHOWN = 1000
 _FUTURE = re.compile(r"\bfrom\s+__future__\b")
 """Allowed in the first lines of a file only."""

@@ -1,4 +1,4 @@
-"""Which run wrote which file: of a user's project from the trails of its runs, of the service from its records.
+"""Which run wrote which file: of a user's project from its runs' trails, of the service from its records.
 
 A run cannot remove a file of a project: what it deletes in its jar stays outside of it. A file that is
 gone, or is not what the last run wrote, was changed by somebody else, and the trail says so.

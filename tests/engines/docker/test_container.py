@@ -27,6 +27,7 @@ def config(**changed: Any) -> dict[str, Any]:
         "cwd": "/",
         "limits": Limits(memory_mb=64, pids=10, cpu_cores=0.5, nofile=99, workspace_mb=7, tmp_mb=3),
         "runtime": "runc",
+        "cgroup_v1": True,
         "labels": {"belljar.jar": "x"},
         "volumes": [Volume(name="x-inputs", target="/workspace/inputs", read_only=True)],
     }
@@ -167,4 +168,35 @@ async def test_a_caller_reaches_none_of_it(engine: DockerEngine) -> None:
         ]
     )
     assert said.splitlines() == [b"1000", b"1000", b"1"]
+    await jar.destroy()
+
+
+async def test_the_guest_is_out_of_a_programs_reach(engine: DockerEngine) -> None:
+    """It is of the same uid and can be seen, but neither read, traced, nor killed."""
+    code = """
+import ctypes, os
+def attempt(deed, *args):
+    try:
+        deed(*args)
+    except OSError as error:
+        print(error.strerror)
+    else:
+        print("reached")
+for name in ("mem", "maps", "environ", "fd"):
+    attempt(os.open, f"/proc/1/{name}", os.O_RDONLY)
+for name in ("cwd", "root", "exe"):
+    attempt(os.readlink, f"/proc/1/{name}")
+print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))
+os.kill(1, 9)
+print("alive")
+"""
+    jar = await engine.create(Grant())
+    said = b"".join(
+        [
+            event.data
+            async for event in jar.exec(Command(argv=("python3", "-c", code)))
+            if isinstance(event, Output)
+        ]
+    ).decode()
+    assert said.splitlines() == ["Permission denied"] * 7 + ["-1", "alive"]
     await jar.destroy()

@@ -32,6 +32,7 @@ WORKSPACE = "/workspace"
 INPUTS = "/workspace/inputs"
 
 _OWNED = "uid=1000,gid=1000,mode=755"
+_HIDDEN = ("/sys", "/dev/mqueue", "/dev/pts")
 _READ_ONLY_IN_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 
@@ -53,6 +54,7 @@ def forced(
     cwd: str,
     limits: Limits,
     runtime: str,
+    cgroup_v1: bool,
     labels: Mapping[str, str],
     volumes: Sequence[Volume],
     keep: bool = False,
@@ -98,10 +100,12 @@ def forced(
             "Privileged": False,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges", "seccomp=" + json.dumps(seccomp.load_profile())],
-            "MaskedPaths": ["/sys", *(f"/proc/{name}" for name in HIDDEN_IN_PROC)],
+            "MaskedPaths": [*_HIDDEN, *(f"/proc/{name}" for name in HIDDEN_IN_PROC)],
             "ReadonlyPaths": [f"/proc/{name}" for name in _READ_ONLY_IN_PROC],
             "Memory": wanted["memory"],
             "MemorySwap": wanted["memory"],
+            # Version 1 counts what waits in sockets apart, and only where it has a limit.
+            **({"KernelMemoryTCP": wanted["memory"] // 4} if cgroup_v1 else {}),
             "PidsLimit": wanted["pids"],
             "CpuPeriod": CPU_PERIOD_US,
             "CpuQuota": wanted["cpu_quota_us"],

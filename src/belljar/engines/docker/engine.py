@@ -94,9 +94,7 @@ class DockerEngine:
             return Probe(self.name, (Check("engine", False, what, fix or what),))
         try:
             info = await api.ask("GET", "info")
-            version = (
-                f"{info.get('ServerVersion')} at {api.endpoint}, cgroup v{info.get('CgroupVersion', '1')}"
-            )
+            version = f"{info.get('ServerVersion')} at {api.endpoint}"
             checks.append(Check("engine", True, version))
             checks.append(self._check_runtime(info.get("Runtimes") or {}))
             seccomp = any("seccomp" in option for option in info.get("SecurityOptions") or ())
@@ -204,6 +202,7 @@ class DockerEngine:
                     cwd=command.cwd,
                     limits=grant.limits,
                     runtime=self._runtime,
+                    cgroup_v1=api.cgroup_v1,
                     labels=self._labels(name),
                     volumes=volumes,
                     keep=True,
@@ -281,6 +280,7 @@ class DockerEngine:
             cwd="/",
             limits=limits,
             runtime=self._runtime,
+            cgroup_v1=api.cgroup_v1,
             labels=self._labels(jar),
             volumes=volumes,
         )

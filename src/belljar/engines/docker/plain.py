@@ -86,9 +86,7 @@ class PlainJar:
             program = self._program = Program(self.grant.limits, container)
             await container.create(program, program.heard_aside)
             await container.look()
-            asked = {
-                name: value for name, value in container.config["HostConfig"].items() if name != "Mounts"
-            }
+            asked = {**container.config["HostConfig"], "Mounts": None}  # whose names are of this jar alone
             self.posture = hashlib.sha256(canonical_json(asked)).hexdigest()
             facts = _Facts(self, self._helper, container, program)
             following = self._following = Following(facts, program.stream, command.stdin, self._push)

@@ -69,8 +69,8 @@ class JailEngine:
         return grant  # it has no images
 
     async def create(self, grant: Grant) -> GuestJar:
-        if grant.network.enabled:
-            raise GrantNotEnforceable("the jail engine has no way out to the network yet", field="network")
+        if grant.network.enabled and self._way_out is None:
+            raise GrantNotEnforceable(NO_WAY_OUT, field="network")
         for limit, least in _LEAST.items():
             granted = getattr(grant.limits, limit)
             if granted < least:

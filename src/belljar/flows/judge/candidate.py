@@ -19,8 +19,8 @@ from . import wire
 OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name)
     for name in (
-        "abs add and_ contains delitem eq floordiv ge getitem gt invert le lshift lt matmul mod mul ne neg or_ "
-        "pos pow rshift setitem sub truediv xor"
+        "abs add and_ contains delitem eq floordiv ge getitem gt invert le lshift lt matmul mod mul ne neg "
+        "or_ pos pow rshift setitem sub truediv xor"
     ).split()
 }
 OPERATIONS |= {

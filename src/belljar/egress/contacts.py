@@ -1,0 +1,31 @@
+"""What comes of asking for a name: a contact, or a refusal that the program can read."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from belljar.egress.secrets import Secret
+
+__all__ = ["Contact", "Refusal"]
+
+
+class Refusal(Exception):
+    """What a program is told instead of being connected. `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """A name that may be talked to, and the addresses that it was found to have."""
+
+    host: str
+    port: int
+    addresses: tuple[str, ...]
+    secret: Secret | None = None
+    identity: ssl.SSLContext | None = None
+    """Whom we pass ourselves off as to the program, where its TLS is opened to put the secret in."""
