@@ -19,7 +19,7 @@ class RunEvent(NamedTuple):
     number: int
     """From 1, without gaps: what `Last-Event-ID` counts in."""
     kind: str
-    """queued, running, started, stdout, stderr, shown, ended, finished."""
+    """queued, running, started, stdout, stderr, shown, alert, ended, finished."""
     data: Mapping[str, Any]
 
     def line(self) -> bytes:

@@ -123,7 +123,9 @@ def _posix_of(root_win: str) -> PurePosixPath:
 
 def _checked_windows(root: str) -> PureWindowsPath:
     path = PureWindowsPath(root)
-    if not (path.drive and path.root) or ".." in path.parts or "\0" in root:
+    names = path.parts[1:]
+    # A name with a colon is a drive or a stream of a file; joined again it would be another path.
+    if not (path.drive and path.root) or any(":" in name or name == ".." for name in names) or "\0" in root:
         raise BadConfig(
             f"{_WIN} is {_shown(root)}, which is not an absolute Windows path without '..'; "
             r"write it like D:\belljar",

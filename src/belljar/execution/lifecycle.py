@@ -15,6 +15,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
@@ -26,6 +27,7 @@ from belljar.errors import (
     ApprovalDenied,
     BadRequest,
     BelljarError,
+    Conflict,
     EngineUnavailable,
     NotFound,
     QueueFull,
@@ -118,6 +120,10 @@ class Lifecycle:
 
     def live(self, exec_id: str) -> LiveRun | None:
         return self._live.get(exec_id)
+
+    @property
+    def live_runs(self) -> tuple[LiveRun, ...]:
+        return tuple(self._live.values())
 
     @property
     def live_ids(self) -> frozenset[str]:
@@ -369,11 +375,14 @@ class Lifecycle:
 
     async def _check_unchanged(self, live: LiveRun, approval: Approval) -> None:
         """What would run now is what was shown then, to the byte; else the yes was to something else."""
-        decision, submission = await self._admit(self._refresh(live.submission), live.engine)
-        if digest_of(submission, decision.grant) != approval.digest:
-            raise ApprovalDenied(
-                "code, files, limits or policy are not what was approved any more; ask again"
-            )
+        try:
+            decision, submission = await self._admit(self._refresh(live.submission), live.engine)
+            same = digest_of(submission, decision.grant) == approval.digest
+        except (BadRequest, Refused, NotFound, Conflict):
+            same = False
+        if not same:
+            message = "code, files, limits or policy are not what was approved any more; ask again"
+            raise ApprovalDenied(message)
 
     async def _place(self, live: LiveRun) -> Place:
         """It was taken long ago: a queue that is full now only makes it wait longer."""
@@ -422,7 +431,8 @@ class Lifecycle:
     async def _run(self, live: LiveRun) -> RunResult:
         started_at = self._now()
         engine = live.engine
-        await self.store.start(live.record.exec_id, started_at, engine.name)
+        # Nobody waits for this row: the accepted one is durable, and the final one says it again.
+        starting = asyncio.create_task(self.store.start(live.record.exec_id, started_at, engine.name))
         live.record = replace(live.record, status=Status.RUNNING, started_at=started_at, engine=engine.name)
         live.log.add("running")
         clock = asyncio.get_running_loop().time
@@ -433,13 +443,17 @@ class Lifecycle:
             live.has_jar(jar)
 
         result: RunResult | None = None
-        async for event in runs.stream(engine, live.grant, live.submission.request, made, approved=True):
-            if isinstance(event, RunResult):
-                result = event
-            else:
-                live.log.add_engine_event(event)
-                if live.cancelled:
-                    live.cancel()
+        try:
+            async for event in runs.stream(engine, live.grant, live.submission.request, made, approved=True):
+                if isinstance(event, RunResult):
+                    result = event
+                else:
+                    live.log.add_engine_event(event)
+                    if live.cancelled:
+                        live.cancel()
+        finally:
+            with suppress(StoreUnavailable):
+                await starting
         assert result is not None
         return result
 

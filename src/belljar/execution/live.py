@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from belljar.audit.records import ExecRecord
 from belljar.engines.base import Engine, Jar
@@ -70,6 +71,11 @@ class LiveRun:
     def jar(self) -> Jar | None:
         """Where it runs, once it does."""
         return self._jar
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Something that its listeners should know, unless it is over."""
+        if not self.log.closed:
+            self.log.add(kind, **data)
 
     def when_done(self, call: Callable[[], None]) -> None:
         """However it ends."""

@@ -282,6 +282,10 @@ class Sessions:
             raise NotFound("there is no session of that id", field="session_id")
         return session
 
+    @property
+    def all_open(self) -> tuple[Session, ...]:
+        return tuple(self._open.values())
+
     def __contains__(self, session: Session) -> bool:
         return session.id in self._open
 

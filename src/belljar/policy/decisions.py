@@ -85,6 +85,10 @@ class Decision:
             ],
         }
 
+    def snapshot(self) -> dict[str, Any]:
+        """Each field with its value and the layer that set it, as it is kept in every record."""
+        return {row.field: {"value": _as_data(row.value), "layer": row.layer} for row in self.explain()}
+
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
@@ -259,6 +263,8 @@ def _beyond(name: str, asked: Any, term: Term) -> PolicyEscalation | ImageNotAll
 
 
 def _as_data(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value  # most are
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):
