@@ -4,7 +4,7 @@ VENV := .venv
 IN_VENV := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install run serve test check engines hostile images crash bench bench-docker bench-policy lock
+.PHONY: help install run serve test check engines hostile images crash bench bench-docker bench-graph bench-policy lock
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -60,6 +60,9 @@ bench: install  ## What a jar and the service cost, as ratios to a bare python3 
 
 bench-docker: install  ## What containers cost, as ratios to docker itself in the same run. JSON=1 prints one object.
 	$(IN_VENV) bench/bench_docker.py $(if $(JSON),--json) $(ARGS)
+
+bench-graph: install  ## What a node of a graph costs beside its work.
+	$(IN_VENV) bench/bench_graph.py $(if $(JSON),--json) $(ARGS)
 
 bench-policy: install  ## How long a policy decision takes.
 	$(IN_VENV) bench/bench_policy.py

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import bench_jail
 import bench_service
+import bench_sessions
 from belljar.engines.jail.engine import JailEngine
 from belljar.errors import BelljarError
 from belljar.execution.runs import run
 from belljar.models import Language, RunRequest
 from measuring import Report, commit, machine, markdown, shown
 
-BENCHMARKS = {**bench_jail.BENCHMARKS, **bench_service.BENCHMARKS}
+BENCHMARKS = {**bench_jail.BENCHMARKS, **bench_service.BENCHMARKS, **bench_sessions.BENCHMARKS}
 DOCS = Path(__file__).parents[1] / "docs/benchmarks.md"
 
 

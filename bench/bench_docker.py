@@ -60,6 +60,7 @@ def docker_run(runtime: str, profile: Path) -> list[str]:
         "cgroupns": "private",
         "log-driver": "none",
         "pull": "never",
+        "workdir": "/",
         "entrypoint": "python3",
     }
     return [
@@ -114,7 +115,6 @@ async def sustained(engine: Engine, api: Api, runtime: str, count: int, at_once:
             cwd="/",
             limits=GRANT.limits,
             runtime=runtime,
-            cgroup_v1=api.cgroup_v1,
             labels={},
             volumes=(),
         )

@@ -32,12 +32,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": {*WORDS, "wording", "strictyaml", "paths"},
     "guest": set(),
     "engines": {*WORDS, "guest", "paths", "processes"},
+    "egress": {*WORDS, "wording", "strictyaml"},
     "audit": {*WORDS},
     "metrics": set(),
     "tokens": {*WORDS},
     "execution": {*WORDS, "paths", "policy", "guest", "engines", "audit", "metrics"},
     "flows": {*WORDS, "wording", "strictyaml", "paths", "policy", "guest", "execution", "audit", "client"},
-    "wiring": {*WORDS, "settings", "config", "policy", "engines"},
+    "wiring": {*WORDS, "settings", "config", "policy", "egress", "engines"},
     "service": {*WORDS, "processes", "config", "engines", "audit", "metrics", "tokens", "execution", "flows", "wiring"},
     "api": {
         *WORDS,
@@ -60,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {*WORDS, "config"},
     "mcp": {*WORDS, "client"},
     "inprocess": {*WORDS, "config", "client", "api", "service"},
+    "sandboxes": {*WORDS, "config", "client", "inprocess"},
 }
 """By first part of the name. A row for all that a part may name, not only for what it names today."""
 

@@ -16,7 +16,19 @@ import pytest
 from belljar.engines.jail.engine import JailEngine
 
 BENCH = Path(__file__).parent.parent / "bench"
-NAMES = ("hello", "output", "patterns", "preload", "service", "soak", "sustained", "throughput")
+NAMES = (
+    "hello",
+    "idle",
+    "output",
+    "patterns",
+    "pool",
+    "preload",
+    "service",
+    "sessions",
+    "soak",
+    "sustained",
+    "throughput",
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""First step: a table as it came becomes one value for each day; standard output tells what was done to it."""
+"""First step: a table as it came becomes one value for each day; stdout tells what was done to it."""
 
 import csv
 import json

@@ -48,11 +48,30 @@ class Metrics:
         self._refusals = Counter(
             "sandbox_refusals_total", "Requests that were not taken.", ("code",), registry=self.registry
         )
+        self._alerts = Counter(
+            "sandbox_alerts_total",
+            "How often a jar came to use nearly all that it may.",
+            ("resource",),
+            registry=self.registry,
+        )
         self._queue = Gauge("sandbox_queue_depth", "Runs that wait for their turn.", registry=self.registry)
         self._starts = Histogram(
             "sandbox_jar_start_seconds",
             "How long it took to make a jar.",
             buckets=_SECONDS,
+            registry=self.registry,
+        )
+
+        self._contacts = Counter(
+            "sandbox_network_contacts_total",
+            "Connections that programs asked for.",
+            ("decision",),
+            registry=self.registry,
+        )
+        self._network_bytes = Counter(
+            "sandbox_network_bytes_total",
+            "Bytes that programs moved over the network.",
+            ("direction",),
             registry=self.registry,
         )
 
@@ -64,12 +83,20 @@ class Metrics:
         usage = record.usage
         self._memory.labels(tool).set(usage.get("memory_peak_mb", 0) * (1 << 20))
         self._cpu.labels(tool).inc(usage.get("cpu_s", 0))
+        self._network_bytes.labels("sent").inc(record.network_bytes_sent)
+        self._network_bytes.labels("received").inc(record.network_bytes_recv)
+
+    def contacted(self, *, allowed: bool) -> None:
+        self._contacts.labels("allowed" if allowed else "denied").inc()
 
     def refused(self, code: str) -> None:
         self._refusals.labels(code).inc()
 
     def violation(self, tool: str | None, reason: str) -> None:
         self._violations.labels(tool or "none", reason).inc()
+
+    def alert(self, resource: str) -> None:
+        self._alerts.labels(resource).inc()
 
     def jar_started(self, seconds: float) -> None:
         self._starts.observe(seconds)

@@ -20,6 +20,7 @@ from belljar.execution.approvals import Approvals
 from belljar.execution.lifecycle import Lifecycle
 from belljar.execution.pending import Pending
 from belljar.execution.pool import Pool
+from belljar.execution.sampling import Sampler
 from belljar.execution.sessions import SessionRules, Sessions
 from belljar.execution.turns import Turns
 from belljar.execution.workspace import Workspace
@@ -42,6 +43,7 @@ class Service:
     workspace: Workspace
     lifecycle: Lifecycle
     sessions: Sessions
+    sampler: Sampler
     metrics: Metrics
     tokens: Tokens
     skills: Skills
@@ -87,6 +89,7 @@ class Service:
                 per_project=config.session_per_project,
             )
             sessions = Sessions(lifecycle, engine, store, rules, epoch=epoch)
+            sampler = Sampler(lifecycle, sessions, metrics)
             await lifecycle.recover(_is_alive)
             await sessions.recover(_is_alive)
             stack.push_async_callback(sessions.close)
@@ -94,13 +97,26 @@ class Service:
             for work in (
                 lifecycle.forget_old(config.keep_days, config.keep_gb),
                 sessions.watch(),
+                sampler.watch(),
                 approvals.watch(),
             ):
                 stack.callback(asyncio.create_task(work).cancel)
             engine.keep(await engine.fit(lifecycle.decide(overrides={}).grant, Language.PYTHON))
             tokens = Tokens(config.data_dir, config.token)
             workspace = lifecycle.workspace
-            yield cls(config, engine, store, signer, workspace, lifecycle, sessions, metrics, tokens, skills)
+            yield cls(
+                config,
+                engine,
+                store,
+                signer,
+                workspace,
+                lifecycle,
+                sessions,
+                sampler,
+                metrics,
+                tokens,
+                skills,
+            )
 
 
 async def open_store(config: Config, signer: Signer | None) -> LedgerStore:

@@ -336,6 +336,20 @@ class Config:
         10.0, _number(0, 1_000_000), "The oldest of it is removed above so many GB; 0 is no such limit."
     )
 
+    # Where bytes may go is policy; how many, and with whose credentials, is here.
+    network_max_connections: int = _setting(
+        10_000, _whole(1, 1_000_000), "Connections of one run in all.", key="network.max_connections"
+    )
+    network_max_mb: int = _setting(
+        1024, _MEGABYTES, "What one run may send and receive, together.", key="network.max_mb"
+    )
+    network_secrets: Path | None = _setting(
+        None,
+        _PATH,
+        "File of credentials that are put into requests on their way out.",
+        key="network.secrets",
+    )
+
     # What holds it.
     engine: EngineChoice = _setting(
         EngineChoice.AUTO, _choice(EngineChoice), "What makes the jars: `auto`, `jail`, `docker` or `gvisor`."

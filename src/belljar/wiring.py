@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from belljar import engines
 from belljar.config import Config, stated_limits
+from belljar.egress import secrets
+from belljar.egress.gate import Egress, Quota
 from belljar.engines import Choice
 from belljar.engines.base import Engine
 from belljar.errors import BadConfig, Refused
@@ -61,6 +63,15 @@ def choice_for(config: Config) -> Choice:
         image=config.default_image,
         languages=_languages(config),
         runtimes={"docker": config.docker_runtime, "gvisor": config.gvisor_runtime},
+        way_out=egress_for(config),
+    )
+
+
+def egress_for(config: Config) -> Egress:
+    """BadConfig where the file of secrets cannot be read or makes no sense."""
+    return Egress(
+        quota=Quota(config.network_max_connections, config.network_max_mb),
+        secrets=secrets.load(config.network_secrets) if config.network_secrets else (),
     )
 
 

@@ -121,13 +121,21 @@ async def test_a_run_that_waits_is_answered_at_once(
     assert await asked(http, route, request_id="r1", **body) == told
 
 
+async def test_the_same_request_many_times_at_once_is_one_that_waits(http: httpx2.AsyncClient) -> None:
+    told = await asyncio.gather(*(asked(http) for _ in range(20)))
+    assert len({one["approval_id"] for one in told}) == 1
+    assert len((await http.get("/approvals")).json()["approvals"]) == 1
+
+
 async def test_a_run_in_a_session_waits_too(http: httpx2.AsyncClient, person: httpx2.AsyncClient) -> None:
     session = (await http.post("/sandbox/sessions", json={})).json()
     route = f"/sandbox/sessions/{session['session_id']}/run"
     told = await asked(http, route, **BODY)
+    assert await asked(http, route, **BODY) == told
     await say(person, told["approval_id"], "approve")
     answer = await http.post(route, json={**BODY, "approval_wait_s": 30})
     assert (answer.status_code, answer.json()["id"]) == (200, told["id"])
+    assert (await http.get(f"/sandbox/sessions/{session['session_id']}")).json()["runs"] == 1
 
 
 async def test_a_run_can_be_followed_by_its_id(http: httpx2.AsyncClient, person: httpx2.AsyncClient) -> None:

@@ -93,7 +93,12 @@ async def test_areas_are_apart(client: httpx2.AsyncClient, session: str) -> None
 
 async def test_what_a_program_left_is_not_what_it_seems(client: httpx2.AsyncClient, session: str) -> None:
     await run(client, session, "ln -s /etc/passwd link; mkfifo pipe; echo x > real")
-    assert await names(client, session) == ["link symlink", "main.sh regular", "pipe not_regular", "real regular"]
+    assert await names(client, session) == [
+        "link symlink",
+        "main.sh regular",
+        "pipe not_regular",
+        "real regular",
+    ]
     for path, status in (("link", 400), ("pipe", 400), ("nothing", 404)):
         answer = await client.get(f"{session}/files/content", params={"path": path})
         assert (answer.status_code, answer.json()["error"]["field"]) == (status, "path")
@@ -270,7 +275,9 @@ async def test_a_watcher_is_told_of_changes_until_the_session_ends(jailed: Servi
     assert told == ["watching", "created", "changed", "removed", "ended"]
 
 
-async def test_only_so_many_watch_a_session(client: httpx2.AsyncClient, jailed: Service, session: str) -> None:
+async def test_only_so_many_watch_a_session(
+    client: httpx2.AsyncClient, jailed: Service, session: str
+) -> None:
     jailed.sessions.get(session.rpartition("/")[2]).watchers = 8
     answer = await client.get(f"{session}/files/watch")
     assert code_of(answer) == "LIMIT_EXCEEDED"

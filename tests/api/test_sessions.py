@@ -148,7 +148,11 @@ async def test_runs_share_files_and_variables(client: httpx2.AsyncClient, sessio
 async def test_the_same_request_is_the_same_run_with_its_results(
     client: httpx2.AsyncClient, session: str
 ) -> None:
-    body = {"request_id": f"once-{session[-8:]}", "code": "n = globals().get('n', 0) + 1; n", "context": "main"}
+    body = {
+        "request_id": f"once-{session[-8:]}",
+        "code": "n = globals().get('n', 0) + 1; n",
+        "context": "main",
+    }
     first, second = [(await client.post(f"{session}/run", json=body)).json() for _ in range(2)]
     assert first == second
     assert first["results"] == [{"text/plain": "1"}]

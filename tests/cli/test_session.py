@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,3 +83,12 @@ def test_a_session_that_is_not_there(caller: Belljar) -> None:
         ran = caller("session", command, "se-none")
         assert (ran.status, "NOT_FOUND" in ran.err) == (2, True)
     assert caller("session", "start", "--env", "novalue").status == 2
+
+
+def test_what_sessions_take_is_shown(caller: Belljar, session: str) -> None:
+    until = time.monotonic() + 20
+    while session not in [one["id"] for one in caller("top", "--once", "--json").json]:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    shown = caller("top", "--once")
+    assert (shown.status, "session" in shown.out) == (0, True)

@@ -233,6 +233,66 @@ async def test_what_is_expected_is_nowhere_to_be_found(client: AsyncClient) -> N
     assert "printed 'None" in report.tests[0].message, "the search itself ran to its end"
 
 
+NUMBERS = """
+import math, unittest, pytest
+from solution import add
+
+def test_difference(): assert abs(add(0.1, 0.2) - 0.3) < 1e-9
+def test_bounds(): assert 0.29 < add(0.1, 0.2) < 0.31
+def test_close(): assert math.isclose(add(0.1, 0.2), 0.3)
+def test_approx(): assert add(0.1, 0.2) == pytest.approx(0.3)
+def test_parts(): assert sum([add(0.1, 0.2), -0.3]) == pytest.approx(0)
+
+class Case(unittest.TestCase):
+    def test_almost(self): self.assertAlmostEqual(add(0.1, 0.2), 0.3)
+    def test_less(self): self.assertLess(add(0.1, 0.2), 0.31)
+"""
+
+
+async def test_numbers_are_compared_as_numbers(client: AsyncClient) -> None:
+    report = await run_tests(by(client), HONEST, [Suite(SuiteKind.PYTEST, "test_add.py", NUMBERS)])
+    assert report.all_passed, report.failures
+
+
+async def test_an_object_cannot_pretend_to_be_the_number_that_is_expected(client: AsyncClient) -> None:
+    code = """
+class Any:
+    def __sub__(self, other): return {result}
+    __rsub__ = __add__ = __radd__ = __sub__
+    def __abs__(self): return 0.0
+    __float__ = __int__ = __round__ = __neg__ = __abs__
+    def __lt__(self, other): return True
+    __gt__ = __le__ = __ge__ = __eq__ = __lt__
+def add(a, b): return Any()
+"""
+    for result in ("0.0", "self", "Any()"):
+        report = await judged(
+            client, code.format(result=result), Suite(SuiteKind.PYTEST, "test_add.py", NUMBERS)
+        )
+        assert Outcome.PASSED not in {test.outcome for test in report.tests}, report
+
+
+async def test_a_star_import_takes_nothing_for_pythons_own(client: AsyncClient) -> None:
+    code = (
+        "import sys as math\n"
+        "class pytest:\n def approx(x): return 0\n"
+        "def abs(x): return 0\ndef len(x): return 3\ndef print(x): __builtins__['print'](3)\n"
+        "def add(a, b): return 0"
+    )
+    test = "import math, pytest\nfrom solution import *\n" + (
+        "def test_a(): assert abs(add(1, 2) - 3) < 1\n"
+        "def test_b(): assert add(1, 2) == pytest.approx(3)\n"
+        "def test_c(): assert len([add(1, 2)] * add(1, 2)) == 3\n"
+        "def test_d(): assert math.isclose(add(1, 2), 3)\n"
+    )
+    text = ">>> print(add(1, 2))\n3\n>>> print(abs(add(1, 2) - 3) == 0)\nTrue\n"
+    report = await judged(
+        client, code, Suite(SuiteKind.PYTEST, "t.py", test), Suite(SuiteKind.DOCTEST, "t.txt", text)
+    )
+    assert len(report.tests) == 6
+    assert Outcome.PASSED not in {test.outcome for test in report.tests}, report
+
+
 async def test_a_function_of_a_test_can_be_called_and_nothing_else(client: AsyncClient) -> None:
     code = (
         "def apply(f):\n"

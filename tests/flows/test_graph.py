@@ -128,15 +128,15 @@ BAD: dict[str, tuple[str, str]] = {
     "no-code": ("nodes:\n- {id: a, type: sandbox_run}", "give `code` or `code_file`"),
     "template-in-code": (
         "variables: {name: x}\nnodes:\n- {id: a, type: sandbox_run, code: \"print('{{name}}')\"}",
-        "values are not put into programs; pass it by `env`, `args` or `stdin`",
+        "no value is put into a program; use `env`, `args` or `stdin`",
     ),
     "output-in-code": (
         "nodes:\n- {id: a, type: sandbox_run, code: x}\n- {id: b, type: sandbox_run, code: 'x = {{a.output.stdout}}'}",
-        "in `code`",
+        "is in `code`",
     ),
     "item-in-code-of-a-map": (
         "nodes:\n- {id: a, type: map, items: [1], node: {type: sandbox_run, code: 'f({{item}})'}}",
-        "in `code`",
+        "is in `code`",
     ),
     "item-outside-a-map": (
         "nodes:\n- {id: a, type: sandbox_run, code: x, stdin: '{{item}}'}",

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -63,6 +63,20 @@ def task(name: str, value: Any = None, **fields: Any) -> dict[str, Any]:
 def events(folder: Path, name: str) -> list[dict[str, Any]]:
     lines = (folder / ".belljar/runs/r1/events.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == name]
+
+
+def named(folder: Path, name: str) -> list[Path]:
+    return [*folder.rglob(name)]
+
+
+def killed_when(enough: Callable[[], bool], code: str, folder: Path, **environment: str) -> None:
+    """A program that was killed as soon as it had done enough."""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}) as process:
+        while not enough():
+            assert process.poll() is None, "it was over before it could be killed"
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
 
 
 def statuses(outcome: GraphOutcome) -> dict[str, str]:
@@ -132,7 +146,7 @@ async def test_what_may_not_be_is_refused_and_nothing_runs(
     assert error is not None
     assert error["code"] in (code, "BAD_POLICY")
     assert not events(tmp_path, "sandbox_complete")
-    assert not list(tmp_path.glob("docs/**/f"))
+    assert not named(tmp_path / "docs", "f")
 
 
 async def test_files_past_their_limit_are_refused(client: AsyncClient, tmp_path: Path) -> None:
@@ -140,7 +154,7 @@ async def test_files_past_their_limit_are_refused(client: AsyncClient, tmp_path:
     outcome = await run(client, tmp_path, program("x", code, policy={"artifact_mb": 1}))
     assert outcome.nodes["x"].error is not None
     assert outcome.nodes["x"].error["code"] == "LIMIT_EXCEEDED"
-    assert not list(tmp_path.glob("docs/**/large"))
+    assert not named(tmp_path / "docs", "large")
 
 
 async def test_a_file_that_exists_is_replaced_only_when_asked(client: AsyncClient, tmp_path: Path) -> None:
@@ -179,6 +193,24 @@ async def test_values_reach_a_program_as_data(client: AsyncClient, tmp_path: Pat
     node = program("x", code, args=["{{t.output}}"], env={"E": "{{t.output}}"}, stdin="{{t.output}}")
     outcome = await run(client, tmp_path, task("t", evil), node)
     assert outcome.nodes["x"].output["stdout"] == "3\n"
+
+
+async def test_a_graph_that_is_cancelled_ends_its_programs(client: AsyncClient, tmp_path: Path) -> None:
+    graph = from_data({"nodes": [program("x", "import time; time.sleep(50)")]}, "g")
+    with Project(tmp_path) as project:
+        workshop = Workshop(client, project, project.start("r1"), PREFIXES, project_id="cancelled")
+        running = asyncio.create_task(run_graph(graph, workshop))
+        for _ in range(2000):
+            found = (await client.execs(project_id="cancelled", status="running")).records
+            if found:
+                break
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    told = [event async for event in client.events(found[0]["exec_id"])]
+    assert told[-1].data["verdict"] == "cancelled"
+    assert [event["reason"] for event in events(tmp_path, "sandbox_failed")] == ["CancelledError"]
 
 
 async def test_a_code_file_says_its_language(client: AsyncClient, tmp_path: Path) -> None:
@@ -358,6 +390,17 @@ async def test_a_step_that_runs_again_may_replace_its_own_files(client: AsyncCli
     assert (await resume(client, tmp_path)).ok
 
 
+async def test_a_variable_that_looks_like_a_template_is_none_when_it_goes_on(tmp_path: Path) -> None:
+    async def fails_once(one: Mapping[str, Any]) -> Any:
+        if len(events(tmp_path, "node_start")) == 1:
+            raise ValueError("not yet")
+        return one["input"]
+
+    top = {"variables": {"x": "{{run_id}}"}}
+    assert not (await run(None, tmp_path, task("a", "{{x}}"), agent=fails_once, top=top)).ok
+    assert (await resume(None, tmp_path, fails_once)).nodes["a"].output == "{{run_id}}"
+
+
 async def test_only_a_run_of_a_graph_goes_on(tmp_path: Path) -> None:
     with Project(tmp_path) as project:
         project.start("r1")
@@ -395,13 +438,8 @@ with Project(Path()) as project:
 
 
 async def test_a_graph_of_a_thousand_nodes_survives_being_killed(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", MANY], cwd=tmp_path)
     done = tmp_path / "done.txt"
-    while not done.exists() or done.read_text().count("\n") < 300:
-        assert process.poll() is None, "it was over before it could be killed"
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    killed_when(lambda: done.exists() and done.read_text().count("\n") >= 300, MANY, tmp_path)
     before = {event["node"] for event in events(tmp_path, "node_complete")}
     assert 200 < len(before) < 1050
     ran: list[str] = []
@@ -444,20 +482,16 @@ asyncio.run(main())
 async def test_a_graph_of_jars_that_is_killed_leaves_every_file_whole(
     client: AsyncClient, tmp_path: Path
 ) -> None:
-    environment = {
-        **os.environ,
-        "BELLJAR_DATA_DIR": str(tmp_path / "data"),
-        "BELLJAR_JAIL_ACCEPT_WEAKER_LIMITS": "always",
-    }
     folder = tmp_path / "project"
     folder.mkdir()
-    process = subprocess.Popen([sys.executable, "-c", JARS], cwd=folder, env=environment)
-    while len(list(folder.glob("docs/out/*"))) < 5:
-        assert process.poll() is None, "it was over before it could be killed"
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    killed_when(
+        lambda: len(named(folder / "docs", "f*")) >= 5,
+        JARS,
+        folder,
+        BELLJAR_DATA_DIR=str(tmp_path / "data"),
+        BELLJAR_JAIL_ACCEPT_WEAKER_LIMITS="always",
+    )
     outcome = await resume(client, folder)
     assert outcome.ok, outcome
-    files = {path.name: path.read_text() for path in folder.glob("docs/out/*")}
+    files = {path.name: path.read_text() for path in named(folder / "docs/out", "*")}
     assert files == {f"f{n}": f"f{n}" * 10 for n in range(24)}

@@ -52,6 +52,9 @@ class Account:
         self.balance -= amount
         return self.balance
     def __add__(self, other): return Account(self.balance + other.balance)
+    def __mul__(self, times): return Account(self.balance * times)
+    def __lt__(self, other): return self.balance < other.balance
+    def __abs__(self): return self.balance
     def __len__(self): return self.balance
     def __contains__(self, item): return item == self.balance
     def __getitem__(self, key): return key * 2
@@ -90,6 +93,8 @@ def test_an_object():
     assert len(account) == 4 and 4 in account and account["x"] == "xx" and list(account) == [0, 1, 2, 3]
     assert (account + Account(1)).balance == 5
     assert account + Account(1) == Account(5)
+    assert account * 2 == Account(8) and (account * 2).balance == 8 and abs(account) == 4
+    assert account < Account(5) and sorted([account, Account(1)])[0] == Account(1)
     assert account != Account(9)
     assert isinstance(account, Account) and not isinstance(3, Account)
     assert str(account) == repr(account) == "Account(balance=4)"
@@ -301,6 +306,29 @@ async def test_pairs_are_for_every_language(client: AsyncClient, language: str, 
     assert report.tests[2].message == "expected '4', but it printed '3\\n'"
 
 
+async def test_the_route_and_the_function_say_the_same(client: AsyncClient) -> None:
+    tests = [
+        {"kind": "pytest", "name": "test_it.py", "text": textwrap.dedent(BAD)},
+        {"kind": "pair", "name": "p", "input": "", "expected": ""},
+        {"kind": "doctest", "name": "d", "text": ">>> add(1, 2)\n3\n"},
+    ]
+    answer = await client.test(CODE, tests, project_id="tested")
+    report = await judged(
+        client,
+        CODE,
+        pytest_file(BAD),
+        Pair("p", "", ""),
+        Suite(SuiteKind.DOCTEST, "d", ">>> add(1, 2)\n3\n"),
+    )
+    assert [(one["id"], one["outcome"]) for one in answer["tests"]] == [
+        (one.id, one.outcome) for one in report.tests
+    ]
+    assert answer["counts"] == report.counts
+    assert answer["passed"] is False
+    records = (await client.execs(project_id="tested")).records
+    assert {record["exec_id"] for record in records} == set(answer["runs"])
+
+
 async def nobody(ask: Ask) -> Ran:
     raise AssertionError("nothing is run")
 
@@ -312,6 +340,7 @@ async def nobody(ask: Ask) -> Ran:
         pytest.param([Pair("p", "", "")] * 1001, {}, LimitExceeded, id="too-many"),
         pytest.param([pytest_file("")], {"language": "bash"}, BadRequest, id="not-python"),
         pytest.param([pytest_file("")], {"module": "a.b"}, BadRequest, id="module"),
+        pytest.param([pytest_file("")], {"module": "json"}, BadRequest, id="module-of-pythons-own"),
         pytest.param([pytest_file("")], {"timeout_s": 0}, BadRequest, id="no-time"),
         pytest.param([pytest_file("")], {"timeout_s": float("nan")}, BadRequest, id="nan"),
     ],

@@ -47,7 +47,10 @@ def test_what_nobodys_run_did_is_told_too(tmp_path: Path) -> None:
 def test_a_broken_trail_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     written(tmp_path, "r1", b"1")
     with (tmp_path / ".belljar/runs/r1/events.jsonl").open("ab") as file:
-        file.write(b'{"event": "sandbox_comp')
+        file.write(
+            b'7\n{"event": "sandbox_complete"}\n{"event": "sandbox_complete", "files": [{"path": 7}]}\n'
+        )
+        file.write(b"[" * 100_000 + b'\n{"event": "sandbox_comp')
     (tmp_path / ".belljar/runs/empty").mkdir()
     with Project(tmp_path) as project:
         assert len(trail_of(project)) == 1

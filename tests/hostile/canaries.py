@@ -176,9 +176,7 @@ class Standing:
         return cls(
             processes={pid: _read(f"/proc/{pid}/comm").strip() for pid in below},
             parents=frozenset(pid for pid in below if next(descendants(pid), None)),
-            held={
-                pid: (len(_listed(f"/proc/{pid}/fd")), len(_lines(f"/proc/{pid}/mountinfo"))) for pid in below
-            },
+            held={pid: (len(_listed(f"/proc/{pid}/fd")), len(_mounts_of(pid))) for pid in below},
             descriptors=_descriptors(),
             threads=threading.active_count(),
             mounts=tuple(line for line in _lines("/proc/self/mountinfo") if "/workspace/" in line),
@@ -210,6 +208,11 @@ class Standing:
         more += [f"mount {line}" for line in self.mounts if line not in before.mounts]
         more += [f"file {path}" for path in self.strays - before.strays]
         return more
+
+
+def _mounts_of(pid: int) -> list[str]:
+    """Without those of the docker engine, which serves others too; its containers are looked at by name."""
+    return [line for line in _lines(f"/proc/{pid}/mountinfo") if "/docker/" not in line]
 
 
 def descendants(pid: int) -> Iterator[int]:

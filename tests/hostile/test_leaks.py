@@ -214,7 +214,10 @@ CHANNELS = {
         "fcntl.flock(os.open('/usr/bin/env', 0), fcntl.LOCK_SH)",
         "str(os.stat('/usr/bin/env').st_ino) in open('/proc/locks').read()",
     ),
-    "list-of-processes": ("os.write(2, b'')", "len([n for n in os.listdir('/proc') if n.isdigit()]) > 1"),
+    "list-of-processes": (
+        "os.write(2, b'')",
+        "{n for n in os.listdir('/proc') if n.isdigit()} - {'1', str(os.getpid())}",
+    ),
 }
 PRELUDE = """
 import fcntl, socket, time

@@ -102,6 +102,7 @@ def test_vsock_is_refused(glass: Glass) -> None:
     assert answers(result.stdout) == {"vsock": "EPERM"}
 
 
+@pytest.mark.every_engine
 def test_there_is_no_route_out(glass: Glass) -> None:
     """Addresses that are nobody's (RFC 5737, RFC 3849), of metadata services, and of networks nearby."""
     started = time.monotonic()

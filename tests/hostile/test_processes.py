@@ -106,6 +106,7 @@ def test_fork_bomb_leaves_host_responsive(glass: Glass) -> None:
     glass.contains(bomb)
 
 
+@pytest.mark.every_engine
 def test_daemon_that_holds_stdout_does_not_hold_the_run(glass: Glass) -> None:
     result = glass.contains(
         Attack(
@@ -615,4 +616,4 @@ def test_there_is_no_terminal_to_type_into(glass: Glass) -> None:
     assert {said.pop(f"terminal_{fd}") for fd in (0, 1, 2)} == {"False"}
     assert {said.pop(f"{way}_{fd}") for way in ("type", "paste") for fd in (0, 1, 2)} == {"EPERM"}
     assert said.pop("control") == "ENOTTY"
-    assert set(said.values()) == {"ENOENT"}
+    assert set(said.values()) <= {"ENOENT", "ENXIO"}

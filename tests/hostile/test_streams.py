@@ -111,6 +111,7 @@ def test_any_bytes_come_back_as_they_were(glass: Glass) -> None:
     assert len(result.stdout) == CAP
 
 
+@pytest.mark.every_engine
 def test_output_cannot_pass_for_a_frame_of_the_guest(glass: Glass) -> None:
     """The program's bytes travel inside frames; what looks like one in them is text."""
     result = glass.contains(

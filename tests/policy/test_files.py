@@ -359,6 +359,34 @@ def test_any_change_to_a_policy_is_read_or_refused(at: int, cut: int, put: str) 
     assert "\n" not in complaint(SEED004[:at] + put + SEED004[at + cut :])
 
 
+def test_approvers_are_roles_and_tokens_by_tier() -> None:
+    said = "policies:\n  approvers:\n    high: [operator, tok-0123456789ab]\n    critical: []\n"
+    assert loads(said).approvers == {
+        RiskTier.HIGH: {"operator", "tok-0123456789ab"},
+        RiskTier.CRITICAL: frozenset(),
+    }
+    assert loads("policies: {}").approvers == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        pytest.param("severe: [operator]", "unknown key `severe`", id="tier"),
+        pytest.param("high: [aprover]", "did you mean `approver`", id="role"),
+        pytest.param("high: [agent]", "decides nothing", id="agent"),
+        pytest.param("high: [viewer]", "decides nothing", id="viewer"),
+        pytest.param("high: [tok-1]", "id of a token", id="token"),
+        pytest.param("high: ['']", "id of a token", id="nobody"),
+        pytest.param("high: operator", "expected a list", id="no list"),
+    ],
+)
+def test_an_approver_that_cannot_be_one_is_refused_with_its_line(line: str, complaint: str) -> None:
+    with pytest.raises(BadPolicy) as caught:
+        loads(f"policies:\n  approvers:\n    {line}\n", name="p.yaml")
+    assert caught.value.message.startswith("p.yaml:3: ")
+    assert complaint in caught.value.message
+
+
 def test_every_example_of_the_documentation_loads() -> None:
     examples = re.findall(r"^```yaml policy\n(.*?)^```$", DOC.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(examples) >= 3

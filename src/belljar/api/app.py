@@ -32,6 +32,7 @@ from belljar.api import (
     tests,
     tools,
     trail,
+    usage,
 )
 from belljar.api.auth import Hosts, check_path, identify
 from belljar.api.calls import Call
@@ -113,6 +114,7 @@ ROUTES: tuple[Entry, ...] = (
     Entry("GET", f"{_SESSION}/terminal", terminals.terminal, RUNNERS),
     Entry("POST", f"{_SESSION}/runs/{{exec_id}}/stdin", terminals.stdin, RUNNERS),
     Entry("POST", f"{_SESSION}/runs/{{exec_id}}/signal", terminals.send_signal, RUNNERS),
+    Entry("GET", "/sandbox/usage", usage.show),
     Entry("GET", "/sandbox/snapshots", sessions.snapshots),
     Entry("DELETE", "/sandbox/snapshots/{digest}", sessions.remove_snapshot, RUNNERS),
     Entry("GET", "/approvals", approvals.listing),

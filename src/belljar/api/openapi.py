@@ -374,6 +374,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", f"{_SESSION}/runs/{{exec_id}}/signal"): Operation(
         "Send a signal to a run.", _object({"signal": _TEXT}), SignalBody
     ),
+    ("GET", "/sandbox/usage"): Operation(
+        "What the jars that are in use take right now.", _object({"usage": _list(_ANYTHING)})
+    ),
     ("GET", "/sandbox/snapshots"): Operation(
         "The snapshots of a project.",
         _object({"snapshots": _list(_ref("Snapshot"))}),

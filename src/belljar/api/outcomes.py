@@ -73,6 +73,8 @@ async def here_or_over(call: Call, record: ExecRecord) -> Taken:
 
 async def still_waiting(call: Call, taken: Taken, wait_s: float = 0) -> Approval | None:
     """What a run waits for after so long; None if it waits for nobody, or somebody has decided."""
+    if isinstance(taken, LiveRun):
+        await taken.accepted()  # of one that somebody else has just sent, too
     try:
         async with asyncio.timeout(wait_s):
             await _decided(call, taken)

@@ -58,7 +58,7 @@ _SIGNALS = {
 }
 
 
-class Socket(NamedTuple):
+class _Socket(NamedTuple):
     receive: Receive
     send: Send
 
@@ -73,7 +73,7 @@ def as_call(scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive,
     async def deny(message: Message) -> None:
         await send({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
 
-    return {**scope, "type": "http", "method": "GET", SOCKET: Socket(receive, send)}, receive, deny
+    return {**scope, "type": "http", "method": "GET", SOCKET: _Socket(receive, send)}, receive, deny
 
 
 async def terminal(call: Call) -> Response:
@@ -99,7 +99,7 @@ class _Line(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call, session = self._call, self._session
         rows, columns = self._size
-        socket: Socket = scope[SOCKET]
+        socket: _Socket = scope[SOCKET]
         async with terminals.terminal(
             call.service.lifecycle,
             session,
@@ -120,7 +120,7 @@ class _Line(Response):
                     task.cancel()
                 await asyncio.gather(typing, showing, return_exceptions=True)
 
-    async def _show(self, socket: Socket, terminal: Terminal) -> None:
+    async def _show(self, socket: _Socket, terminal: Terminal) -> None:
         reason = ""
         try:
             async for data in terminal.output():
@@ -133,11 +133,11 @@ class _Line(Response):
             socket, {"type": "websocket.close", "code": 1011 if reason else 1000, "reason": reason}
         )
 
-    async def _send(self, socket: Socket, message: Message) -> None:
+    async def _send(self, socket: _Socket, message: Message) -> None:
         async with asyncio.timeout(self._call.desk.patience.stalled_s):
             await socket.send(message)
 
-    async def _type(self, socket: Socket, terminal: Terminal) -> None:
+    async def _type(self, socket: _Socket, terminal: Terminal) -> None:
         while (message := await socket.receive())["type"] != "websocket.disconnect":
             self._session.used()
             try:

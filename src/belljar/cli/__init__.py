@@ -30,6 +30,7 @@ from belljar.cli.skills import app as skills_app
 from belljar.cli.test import judge
 from belljar.cli.token import app as token_app
 from belljar.cli.tools import app as tools_app
+from belljar.cli.top import top
 from belljar.cli.trail import trail
 from belljar.cli.verify import verify
 from belljar.errors import (
@@ -59,6 +60,7 @@ app.command("exec")(exec_)
 app.add_typer(execs_app, name="execs")
 app.add_typer(approvals_app, name="approvals")
 app.add_typer(session_app, name="session")
+app.command()(top)
 app.command()(serve)
 app.add_typer(token_app, name="token")
 app.command()(verify)

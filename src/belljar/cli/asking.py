@@ -160,10 +160,10 @@ def approved_here(grant: Grant, request: RunRequest, *, ask: bool) -> bool:
 
 def _answer() -> bool | None:
     """Yes, no, or neither: nobody is made to decide now."""
-    import termios
-
     # What was typed before there was anything to see is no answer to it.
-    with suppress(termios.error, OSError):
+    with suppress(ImportError):  # not a Unix
+        import termios
+
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     _tell("Run it? [y]es, [n]o, or later: ", end="")
     word = sys.stdin.readline().strip().lower()

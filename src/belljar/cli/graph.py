@@ -6,7 +6,7 @@ import sys
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from belljar.flows.graph import Graph
     from belljar.flows.graph_nodes import Workshop
     from belljar.flows.graph_run import GraphOutcome, NodeState
+    from belljar.flows.project import Project, ProjectRun
 
 app = typer.Typer(help="Run many steps as one job.", no_args_is_help=True)
 
@@ -136,8 +137,8 @@ def _read(file: Path) -> Graph:
 
 def _run(
     work: Callable[[Workshop, Callable[[str, NodeState], None]], Awaitable[GraphOutcome]],
-    project: Any,
-    here: Any,
+    project: Project,
+    here: ProjectRun,
     agent: Sequence[str] | None,
     project_id: str | None,
     local: bool,

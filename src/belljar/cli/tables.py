@@ -7,22 +7,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rich.table import Table
+
 _WIDE = 200
 """Columns where there is no screen: whoever reads it later wants no line broken for one."""
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, stderr: bool = False) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(*head, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
     console = Console(stderr=stderr)
     if not console.is_terminal:
         console.width = _WIDE
-    console.print(table)
+    console.print(table(head, rows))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(*head, header_style="bold")
+    for row in rows:
+        made.add_row(*(Text(one_line(cell)) for cell in row))
+    return made
 
 
 def one_line(cell: object) -> str:

@@ -242,6 +242,10 @@ class AsyncClient:
     async def health(self) -> Mapping[str, Any]:
         return await self._json("GET", "/health")
 
+    async def usage(self) -> Sequence[Mapping[str, Any]]:
+        """What the jars that are in use take right now."""
+        return self._understood(wire.rows("usage"), await self._json("GET", "/sandbox/usage"))
+
     async def sandbox_health(self) -> Mapping[str, Any]:
         """What each engine of the service can enforce, and where it keeps things."""
         return await self._json("GET", "/sandbox/health")

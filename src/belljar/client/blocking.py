@@ -15,7 +15,7 @@ from belljar.client.asynchronous import AsyncClient
 from belljar.client.retry import Retry
 from belljar.client.sessions import AsyncSession, AsyncSessionFiles, SessionOptions
 
-__all__ = ["Client", "Session", "SessionFiles"]
+__all__ = ["Approvals", "Client", "Session", "SessionFiles"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -258,6 +258,7 @@ class Client(_Twin[AsyncClient]):
     snapshots = _blocking(AsyncClient.snapshots)
     remove_snapshot = _blocking(AsyncClient.remove_snapshot)
     health = _blocking(AsyncClient.health)
+    usage = _blocking(AsyncClient.usage)
     sandbox_health = _blocking(AsyncClient.sandbox_health)
     execs = _blocking(AsyncClient.execs)
     get = _blocking(AsyncClient.get)

@@ -61,7 +61,7 @@ class Event(NamedTuple):
     number: int
     """From 1, without gaps."""
     kind: str
-    """queued, running, started, stdout, stderr, shown, ended, finished."""
+    """queued, running, started, stdout, stderr, shown, alert, ended, finished."""
     data: Mapping[str, Any]
 
     @property

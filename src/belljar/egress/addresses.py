@@ -38,9 +38,6 @@ class Resolver:
     async def __call__(self, host: str) -> Sequence[str]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, _lookup, host)
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
 
 def _lookup(host: str) -> list[str]:
     # The final dot keeps the search list of this machine out of it.

@@ -1,4 +1,4 @@
-"""A certificate authority that lives as long as this process: programs trust it, its key never leaves here."""
+"""A certificate authority of this process: programs are told to trust it, and its key never leaves memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One HTTP request and its answer, passed from a client to a server and back.
 
-The request is read to its exact end and no further; the answer is passed on as it is, until the server ends it.
+The request is read to its exact end and no further; the answer is passed on as it is, until it ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One jar's gate: every name that is asked for is decided here, told, and connected to or not; bytes are counted.
+"""One jar's gate: every name that is asked for is decided here, told, and connected to or not.
 
 A gate is open while a run is under way, because what nobody writes down is not let through. What a run may
 use in all begins anew with each.
@@ -10,14 +10,17 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from belljar.egress import addresses, names, rules, tunnels
 from belljar.egress.addresses import Resolve, Unreachable
-from belljar.egress.authority import Authority
 from belljar.egress.contacts import Contact, Refusal
 from belljar.egress.secrets import Secret
 from belljar.egress.streams import CHUNK, Duplex, Upstream
 from belljar.models import Contacted, Network
+
+if TYPE_CHECKING:
+    from belljar.egress.authority import Authority
 
 __all__ = ["Egress", "Gate", "Quota"]
 
@@ -56,13 +59,14 @@ class Gate:
     def shut(self) -> None:
         self._tell = None
 
-    def count_sent(self, count: int) -> None:
+    def count_sent(self, contact: Contact, count: int) -> None:
+        """Refusal where that is more than a run may move."""
         self.sent += count
-        self._spend(count)
+        self._spend(contact.host, contact.port, count)
 
-    def count_received(self, count: int) -> None:
+    def count_received(self, contact: Contact, count: int) -> None:
         self.received += count
-        self._spend(count)
+        self._spend(contact.host, contact.port, count)
 
     async def carry(self, client: Duplex) -> None:
         """One tunnel, from its first byte to its last. Whatever the program does, nothing is raised."""
@@ -74,11 +78,11 @@ class Gate:
         if self._tell is None:
             raise Refusal(403, "no run is under way")
         if self._connections > self._quota.connections:
-            message = f"a run may make {self._quota.connections} connections"
-            if self._connections == self._quota.connections + 1:
-                self.refuse(host, port, f"quota: {message}")
-            raise Refusal(403, message)
-        self._spend(0)
+            rule = f"quota: a run may make {self._quota.connections} connections"
+            if self._connections > self._quota.connections + 1:
+                raise Refusal(403, rule)  # told once: the log of a run is not to be filled with it
+            raise self.refuse(host, port, rule)
+        self._spend(host, port, 0)
         try:
             name = names.canonical(host)
         except names.NotAName as reason:
@@ -129,18 +133,18 @@ class Gate:
                 )
         except (OSError, TimeoutError) as error:  # SSLError is an OSError
             sock.close()
-            reason = getattr(error, "verify_message", "") or "it does not speak TLS as it should"
-            raise Refusal(502, f"{contact.host}:{contact.port}: {reason}") from None
+            why = getattr(error, "verify_message", None) or "it does not speak TLS as it should"
+            raise Refusal(502, f"{contact.host}:{contact.port}: {why}") from None
         return Upstream(*ends)
 
     def _say(self, contacted: Contacted) -> None:
         if self._tell is not None:
             self._tell(contacted)
 
-    def _spend(self, count: int) -> None:
+    def _spend(self, host: str, port: int, count: int) -> None:
         self._bytes += count
         if self._bytes > self._quota.megabytes << 20:
-            raise Refusal(403, f"a run may move {self._quota.megabytes} MB over the network")
+            raise self.refuse(host, port, f"quota: a run may move {self._quota.megabytes} MB")
 
 
 class Egress:
@@ -157,14 +161,24 @@ class Egress:
         """`trust`: whom to believe at the other end of TLS that is opened for a secret."""
         self.resolve = resolve or addresses.Resolver()
         self.quota = quota or Quota()
-        self.trust = trust or ssl.create_default_context()
+        self._trust = trust
         self._secrets = secrets
-        self._authority = Authority() if any(secret.tls for secret in secrets) else None
+        self._authority: Authority | None = None
+        if any(secret.tls for secret in secrets):
+            from belljar.egress.authority import Authority  # what it imports takes longer than a short run
+
+            self._authority = Authority()
 
     @property
     def certificate(self) -> str:
         """What programs have to trust, in PEM; empty where no TLS is opened."""
         return self._authority.certificate if self._authority else ""
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        if self._trust is None:
+            self._trust = ssl.create_default_context()
+        return self._trust
 
     def gate(self, network: Network) -> Gate:
         return Gate(self, network)

@@ -1,4 +1,4 @@
-"""Heads of HTTP/1.1 requests, read strictly: what two readers could understand in two ways is refused. RFC 9112.
+"""Heads of HTTP/1.1 requests: what two readers could understand in two ways is refused. RFC 9112.
 
 No obsolete folding, no bare CR or LF, no space before a colon, one Host, one length. A request is sent on
 in our own words, so the next reader sees exactly what was judged here.
@@ -93,7 +93,10 @@ class Head:
             name.strip().lower() for value in self.values(b"connection") for name in value.split(b",")
         }
         dropped |= {name for name, _ in extra}
-        lines = [f"{self.method} {path} HTTP/1.{self.minor}".encode("latin-1"), b"host: " + host.encode("ascii")]
+        lines = [
+            f"{self.method} {path} HTTP/1.{self.minor}".encode("latin-1"),
+            b"host: " + host.encode("ascii"),
+        ]
         lines += [b"%s: %s" % field for field in self.fields if field[0] not in dropped]
         lines += [b"%s: %s" % field for field in extra]
         if self.length is None:

@@ -3,31 +3,48 @@
     secrets:
       github:
         host: api.github.com
-        header: Authorization
-        form: Bearer {}
-        file: github.token        # beside this file; or `value:`
-        tls: true                 # open the TLS of this host to put it in
+        header: Authorization       # or `query: key`
+        form: Bearer {}             # {} alone when left out
+        file: github.token          # beside this file; or `value: …`
+        tls: true                   # open the TLS of this host to put it in
 
-Only its name is ever told. Without `tls` a secret goes into plain HTTP on port 80; with it, into HTTPS on port 443.
+Without `tls` a secret goes into plain HTTP on port 80; with it, into HTTPS on port 443.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from dataclasses import dataclass, field
-from urllib.parse import quote
+from pathlib import Path
+from urllib.parse import quote, unquote_plus
 
-__all__ = ["Secret"]
+from belljar import strictyaml
+from belljar.egress import names
+from belljar.errors import BadConfig
+from belljar.wording import nearest, printable, quoted
+
+__all__ = ["Secret", "load"]
+
+_KEYS = ("host", "header", "query", "form", "value", "file", "tls")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_TOKEN = re.compile(r"[A-Za-z0-9-]{1,64}")
+_VISIBLE = re.compile(r"[ -~]{1,8192}")
+_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer"))
+"""Header fields that frame a request; a credential is never one of them."""
+_MAX_FILE = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
     name: str
     host: str
+    value: str = field(repr=False)
     header: str = ""
     """Exactly one of `header` and `query` is given: where the value goes."""
     query: str = ""
     form: str = "{}"
-    value: str = field(repr=False)
     tls: bool = False
 
     @property
@@ -38,7 +55,75 @@ class Secret:
         """The path and the header fields of a request that carries it; what the program put there is gone."""
         value = self.form.replace("{}", self.value)
         if self.header:
-            return path, ((self.header.lower().encode("ascii"), value.encode("latin-1")),)
+            return path, ((self.header.lower().encode("ascii"), value.encode("ascii")),)
         place, _, query = path.partition("?")
-        kept = [part for part in query.split("&") if part and part.partition("=")[0] != self.query]
-        return f"{place}?{'&'.join([*kept, f'{self.query}={quote(value, safe="")}'])}", ()
+        kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]) != self.query]
+        parts = [part for part in kept if part] + [f"{self.query}={quote(value, safe='')}"]
+        return f"{place}?{'&'.join(parts)}", ()
+
+
+def load(path: Path) -> tuple[Secret, ...]:
+    """BadConfig with file and line, and never with a value, where it makes no sense or others may read it."""
+    _check_private(path)
+    top = strictyaml.read_file(path).value
+    listed = top.get("secrets") if isinstance(top, dict) and len(top) == 1 else None
+    if listed is None or not isinstance(listed.value, dict):
+        raise BadConfig(f"{printable(path)}: must hold `secrets:` and nothing else, each by its name")
+    found: dict[tuple[str, int], Secret] = {}
+    for name, node in listed.value.items():
+        where = f"{printable(path)}:{node.line}: secret {quoted(name)}"
+        secret = _secret(name, node, where, path.parent)
+        before = found.setdefault((secret.host, secret.port), secret)
+        if before is not secret:
+            raise BadConfig(f"{where} is for the same host and port as {quoted(before.name)}")
+    return tuple(found.values())
+
+
+def _secret(name: str, node: strictyaml.Node, where: str, folder: Path) -> Secret:
+    if not isinstance(node.value, dict) or not _NAME.fullmatch(name):
+        raise BadConfig(f"{where} must be a plain name with a block of keys")
+    for key in node.value:
+        if key not in _KEYS:
+            raise BadConfig(f"{where} has an unknown key {quoted(key)}{nearest(key, _KEYS)}")
+    given = {key: one.value for key, one in node.value.items()}
+    tls = given.pop("tls", False)
+    words = {key: str(value) for key, value in given.items() if isinstance(value, str | int | float)}
+    if not isinstance(tls, bool) or len(words) != len(given):
+        raise BadConfig(f"{where}: `tls` is true or false, and everything else is a word")
+    if ("header" in words) == ("query" in words) or ("value" in words) == ("file" in words):
+        raise BadConfig(f"{where} needs either `header` or `query`, and either `value` or `file`")
+    try:
+        host = names.canonical(words.get("host", ""))
+    except names.NotAName as reason:
+        raise BadConfig(f"{where}: of its `host`, {reason}") from None
+    place = words.get("header") or words.get("query") or ""
+    if not _TOKEN.fullmatch(place) or ("header" in words and place.lower() in _OURS):
+        raise BadConfig(f"{where}: `header` or `query` is not a name that a credential can go by")
+    form = words.get("form", "{}")
+    if form.count("{}") != 1 or not _VISIBLE.fullmatch(form):
+        raise BadConfig(f"{where}: `form` must be visible ASCII with one {{}} where the value goes")
+    value = words.get("value") or _from_file(folder / words.get("file", ""), where)
+    if not _VISIBLE.fullmatch(value):
+        raise BadConfig(f"{where}: its value must be visible ASCII, on one line")
+    put = {"header": place} if "header" in words else {"query": place}
+    return Secret(name=name, host=host, value=value, form=form, tls=tls, **put)
+
+
+def _from_file(path: Path, where: str) -> str:
+    _check_private(path)
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MAX_FILE).decode("ascii").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{where}: its file cannot be read as one line of ASCII") from error
+
+
+def _check_private(path: Path) -> None:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise BadConfig(f"{printable(path)}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise BadConfig(f"{printable(path)}: is not a regular file")
+    if found.st_mode & 0o077:
+        raise BadConfig(f"{printable(path)}: others may read it; `chmod 600` it first")

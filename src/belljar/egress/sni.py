@@ -1,4 +1,4 @@
-"""Whom a TLS client says it wants to talk to: the server name of its ClientHello. RFC 8446 §4.1.2, RFC 6066 §3.
+"""Whom a TLS client says it wants: the server name of its ClientHello. RFC 8446 §4.1.2, RFC 6066 §3.
 
 Read, never changed: the bytes go on as they came. What cannot be read to the end is not let through.
 """

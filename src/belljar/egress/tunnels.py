@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
+
 from belljar.egress import heads, names, sni, tls
 from belljar.egress.contacts import Contact, Refusal
 from belljar.egress.exchange import both, exchange
@@ -57,6 +59,7 @@ class _Conversation:
         self._client = client
         self._reader = Reader(client)
         self._gate = gate
+        self._contact: Contact | None = None
         self._server: Duplex | None = None
         self._idle: asyncio.Timeout | None = None
 
@@ -130,7 +133,7 @@ class _Conversation:
         raise EOFError
 
     async def _reach(self, wanted: Authority) -> tuple[Contact, Duplex]:
-        contact = await self._gate.admit(wanted.host, wanted.port)
+        contact = self._contact = await self._gate.admit(wanted.host, wanted.port)
         self._server = await self._gate.connect(contact)
         return contact, self._server
 
@@ -176,9 +179,7 @@ class _Conversation:
                 except names.NotAName as reason:
                     raise sni.BadHello(f"of its server name, {reason}") from None
 
-    async def _request_inside(
-        self, contact: Contact, reader: Reader, client: Duplex, server: Duplex
-    ) -> None:
+    async def _request_inside(self, contact: Contact, reader: Reader, client: Duplex, server: Duplex) -> None:
         try:
             head = await self._head(reader)
             wanted, path = _server(head, contact.port)
@@ -213,11 +214,13 @@ class _Conversation:
             raise Refusal(400, f"the head is longer than {heads.MAX_HEAD >> 10} KB") from None
 
     def _sent(self, count: int) -> None:
-        self._gate.count_sent(count)
+        assert self._contact is not None
+        self._gate.count_sent(self._contact, count)
         self._touch()
 
     def _received(self, count: int) -> None:
-        self._gate.count_received(count)
+        assert self._contact is not None
+        self._gate.count_received(self._contact, count)
         self._touch()
 
     def _touch(self) -> None:

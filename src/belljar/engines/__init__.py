@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from belljar.engines.base import Engine, Probe
+from belljar.engines.tunnels import WayOut
 from belljar.errors import EngineUnavailable
 
 __all__ = ["ENGINES", "Choice", "choose"]
@@ -26,6 +27,8 @@ class Choice:
     """Images by language, of engines that have images."""
     runtimes: Mapping[str, str] | None = None
     """The docker engine's name of the runtime of `docker` and of `gvisor`."""
+    way_out: WayOut | None = None
+    """Without it a grant that has a network is refused."""
 
 
 def _jail(choice: Choice) -> Engine:
@@ -35,6 +38,7 @@ def _jail(choice: Choice) -> Engine:
         rootfs=choice.rootfs,
         preload=choice.preload,
         cgroup_parent=choice.cgroup_parent,
+        way_out=choice.way_out,
         **({} if choice.uid_base is None else {"uid_base": choice.uid_base}),
     )
 
@@ -51,6 +55,7 @@ def _docker(choice: Choice, name: str, runtime: str) -> Engine:
         image=choice.image or images.DEFAULT,
         languages=images.LANGUAGES if choice.languages is None else choice.languages,
         preload=choice.preload,
+        way_out=choice.way_out,
     )
 
 

@@ -11,10 +11,9 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Protocol
 
-from belljar.engines.tunnels import Tunnels
+from belljar.engines.tunnels import CONTACTED, Tunnels
 from belljar.engines.watch import Push, Watch
 from belljar.errors import EngineUnavailable
 from belljar.guest import protocol
@@ -34,8 +33,6 @@ from belljar.models import (
 
 PATIENCE_S = 5.0
 """How long a guest that was told to kill everything may take to say so."""
-_OURS = 0
-"""A kind of frame that the decoder lets nobody send: what the host has to tell, in its turn."""
 MAX_SHOWN = 64
 """Results that one cell may show; more are not passed on."""
 MAX_SHOWN_BYTES = 8 << 20
@@ -45,9 +42,7 @@ class Channel(Protocol):
     """What is needed of a link."""
 
     lost: str | None
-    tunnels: Tunnels | None
 
-    def insert(self, frame: protocol.Frame) -> None: ...
     def notice(self, stream: int, tell: Callable[[protocol.Frame], None]) -> None: ...
     async def write_body(self, stream: int, content: bytes) -> None: ...
     async def next(self, stream: int) -> protocol.Frame: ...
@@ -68,7 +63,14 @@ class Followed(Protocol):
 
 
 class Following:
-    def __init__(self, jar: Followed, stream: int, stdin: bytes, push: Callable[[Push], None]) -> None:
+    def __init__(
+        self,
+        jar: Followed,
+        stream: int,
+        stdin: bytes,
+        push: Callable[[Push], None],
+        tunnels: Tunnels | None = None,
+    ) -> None:
         self.stream = stream
         self.ended = False
         self._jar = jar
@@ -78,8 +80,9 @@ class Following:
         self._before = jar.counters()
         self._watch = Watch(jar.grant.limits, push, PATIENCE_S)
         jar.link.notice(stream, self._hear)
-        if jar.link.tunnels is not None:
-            jar.link.tunnels.begin(stream, self._tell)
+        self._tunnels = tunnels
+        if tunnels is not None:
+            tunnels.begin(stream)
 
     def cancel(self) -> None:
         self._watch.stop(Verdict.CANCELLED)
@@ -118,13 +121,9 @@ class Following:
             if self._jar.grant.on_output_limit is OnOutputLimit.KILL:
                 self._watch.stop(Verdict.OUTPUT_LIMIT)  # the program writes past a cap
 
-    def _tell(self, contacted: Contacted) -> None:
-        told = json.dumps(asdict(contacted)).encode()
-        self._jar.link.insert(protocol.Frame(_OURS, self.stream, told))
-
     def _end_tunnels(self) -> None:
-        if self._jar.link.tunnels is not None:
-            self._jar.link.tunnels.end(self.stream)
+        if self._tunnels is not None:
+            self._tunnels.end(self.stream)
 
     def _understand(self, frame: protocol.Frame) -> Event | None:
         if frame.kind in (protocol.OUT, protocol.ERR):
@@ -136,7 +135,7 @@ class Following:
             return self._noted(frame.json(), len(frame.payload))
         if frame.kind == protocol.END:
             return self._ended(frame.json())
-        if frame.kind == _OURS:
+        if frame.kind == CONTACTED:
             return Contacted(**frame.json())
         raise protocol.ProtocolError("a frame that is not the guest's to send")
 

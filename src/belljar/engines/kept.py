@@ -344,7 +344,7 @@ class Seat:
             else:
                 self.link.open("signal", signal=int(signal.SIGKILL), program=program)
 
-        following = self._following = Following(self, stream, command.stdin, push)
+        following = self._following = Following(self, stream, command.stdin, push, self.link.tunnels)
         self._program = program
         events = following.events()
         try:

@@ -13,7 +13,8 @@ from typing import Any
 from belljar.engines.base import Area, Collected, Command
 from belljar.engines.collecting import Collector
 from belljar.engines.following import PATIENCE_S, Following
-from belljar.engines.tunnels import MAX_OPEN, PORT, Tunnels, WayOut, proxy_environment
+from belljar.engines.proxies import PORT, certificates_environment, proxy_environment, proxy_files
+from belljar.engines.tunnels import MAX_OPEN, NO_WAY_OUT, Tunnels, WayOut
 from belljar.engines.watch import Push
 from belljar.errors import EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
 from belljar.guest import protocol, tree
@@ -255,7 +256,8 @@ class GuestJar:
         self.link.expect((grant.limits.stdout_kb + grant.limits.stderr_kb) << 10)
 
     def counters(self) -> Mapping[str, int]:
-        return self._counters() if self.link.tunnels is None else {**self._counters(), **self.link.tunnels.counters()}
+        carried = self.link.tunnels.counters() if self.link.tunnels is not None else {}
+        return {**self._counters(), **carried}
 
     async def open_network(self) -> None:
         """Where the grant has one: the guest listens, and what it hears comes to a gate of the grant's rules.
@@ -265,17 +267,19 @@ class GuestJar:
         if not self.grant.network.enabled:
             return
         if self._way_out is None:
-            raise GrantNotEnforceable(
-                "this engine was made without egress, so nothing would decide what may be reached",
-                field="network",
-            )
+            raise GrantNotEnforceable(NO_WAY_OUT, field="network")
         most = max(1, min(MAX_OPEN, self.grant.limits.nofile // 4))
         self.link.tunnels = Tunnels(self.link, self._way_out.gate(self.grant.network), most)
-        stream = self.link.open("network", port=PORT, most=most, certificate=self._way_out.certificate)
+        certificate = self._way_out.certificate
+        stream = self.link.open("network", port=PORT, most=most, files=proxy_files(), certificate=certificate)
         error = (await self.link.next(stream)).json().get("error")
         if error:
             raise GrantNotEnforceable(f"the jar has no way out: {error}", field="network")
-        self._base_env = {**self._base_env, **proxy_environment(certificate=bool(self._way_out.certificate))}
+        self._base_env = {
+            **self._base_env,
+            **proxy_environment(),
+            **(certificates_environment() if certificate else {}),
+        }
 
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
         await put(self.link, area, files, self.grant.limits)
@@ -284,7 +288,7 @@ class GuestJar:
         if self._destroyed is not None:
             raise EngineUnavailable("the jar was destroyed")
         stream = self.link.open("exec", command.stdin, **self.order(command, self.grant.limits))
-        following = self._following = Following(self, stream, command.stdin, self._push)
+        following = self._following = Following(self, stream, command.stdin, self._push, self.link.tunnels)
         try:
             async for event in following.events():
                 yield event

@@ -7,18 +7,22 @@ The guest is hostile: it may have so many streams open, send so much ahead, and 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Protocol
 
 from belljar.guest import protocol
 from belljar.models import Contacted, Network
 
-__all__ = ["MAX_OPEN", "PORT", "Gate", "Tunnel", "Tunnels", "WayOut", "proxy_environment"]
+__all__ = ["CONTACTED", "MAX_OPEN", "NO_WAY_OUT", "Gate", "Tunnel", "Tunnels", "WayOut"]
 
-PORT = 3128
-"""Of the proxy in a jar: HTTP and SOCKS5, told apart by their first byte."""
+NO_WAY_OUT = "this engine was made without egress, so nothing would decide what may be reached"
 MAX_OPEN = 128
 """Connections of a jar at once; more wait in the jar until one is over."""
+
+CONTACTED = 0
+"""A kind of frame that the decoder lets nobody send: what the host itself has to tell a run, in its turn."""
 
 Tell = Callable[[Contacted], None]
 
@@ -42,18 +46,19 @@ class WayOut(Protocol):
     def gate(self, network: Network) -> Gate: ...
 
 
-class Sender(Protocol):
+class Channel(Protocol):
     """What is needed of a link."""
 
-    def write(self, frame: bytes) -> None: ...
+    def write(self, data: bytes) -> None: ...
     async def writable(self) -> None: ...
+    def insert(self, frame: protocol.Frame) -> None: ...
 
 
 class Tunnel:
     """One connection. Reading and writing raise ConnectionResetError once the program's end is gone."""
 
-    def __init__(self, sender: Sender, stream: int) -> None:
-        self._sender = sender
+    def __init__(self, link: Channel, stream: int) -> None:
+        self._link = link
         self._stream = stream
         self._arrived = bytearray()
         self._taken = 0
@@ -84,23 +89,23 @@ class Tunnel:
         while view:
             while self._room == 0 and not self._gone:
                 await self._wait()
-            await self._sender.writable()
+            await self._link.writable()
             if self._gone or self._said_end:
                 raise ConnectionResetError
             piece = view[: min(self._room, protocol.CHUNK)]
             self._room -= len(piece)
-            self._sender.write(protocol.encode(protocol.DATA, self._stream, bytes(piece)))
+            self._link.write(protocol.encode(protocol.DATA, self._stream, bytes(piece)))
             view = view[len(piece) :]
 
     async def write_eof(self) -> None:
         if not self._gone and not self._said_end:
-            self._sender.write(protocol.encode(protocol.EOF, self._stream))
+            self._link.write(protocol.encode(protocol.EOF, self._stream))
 
     def close(self) -> None:
         if not self._said_end:
             self._said_end = True
             if not self._gone:
-                self._sender.write(protocol.encode(protocol.END, self._stream))
+                self._link.write(protocol.encode(protocol.END, self._stream))
             self.lose()
 
     def lose(self) -> None:
@@ -135,7 +140,7 @@ class Tunnel:
         self._unsaid += self._taken
         self._taken = 0
         if self._unsaid >= protocol.WINDOW // 4 and not self._gone:
-            self._sender.write(protocol.encode_room(self._stream, self._unsaid))
+            self._link.write(protocol.encode_room(self._stream, self._unsaid))
             self._unsaid = 0
 
     async def _wait(self) -> None:
@@ -146,24 +151,25 @@ class Tunnel:
 class Tunnels:
     """All of one jar. Nothing gets through unless somebody listens to what is decided."""
 
-    def __init__(self, sender: Sender, gate: Gate, most: int) -> None:
-        self._sender = sender
+    def __init__(self, link: Channel, gate: Gate, most: int) -> None:
+        self._link = link
         self._gate = gate
         self._most = most
         self._last_stream = -1
         self._tunnels: dict[int, Tunnel] = {}
         self._carrying: dict[int, asyncio.Task[None]] = {}
-        self._listeners: dict[int, Tell] = {}
+        self._runs: set[int] = set()
 
-    def begin(self, run: int, tell: Tell) -> None:
-        """A run is under way, by the number of its stream."""
-        if not self._listeners:
+    def begin(self, run: int) -> None:
+        """A run is under way, by the number of its stream; what is decided meanwhile is told there."""
+        if not self._runs:
             self._gate.open(self._tell)
-        self._listeners[run] = tell
+        self._runs.add(run)
 
     def end(self, run: int) -> None:
         """With the last run every tunnel ends. May be said twice."""
-        if self._listeners.pop(run, None) is not None and not self._listeners:
+        self._runs.discard(run)
+        if not self._runs:
             self._gate.shut()
             self.close()
 
@@ -178,9 +184,8 @@ class Tunnels:
         if frame.kind == protocol.OPEN:
             self._open(frame.stream)
         elif frame.stream in self._tunnels:  # else it is over, and the guest had not heard
-            tunnel = self._tunnels[frame.stream]
-            tunnel.hear(frame)
-            if tunnel.was_cut:
+            self._tunnels[frame.stream].hear(frame)
+            if self._tunnels[frame.stream].was_cut:
                 self._carrying[frame.stream].cancel()
 
     def _open(self, stream: int) -> None:
@@ -188,11 +193,12 @@ class Tunnels:
             raise protocol.ProtocolError("a tunnel that was there before")
         self._last_stream = stream
         # Twice: what the guest has done with may still be on its way to a slow server.
-        if not self._listeners or len(self._tunnels) >= 2 * self._most:
-            self._sender.write(protocol.encode(protocol.END, stream))
+        if not self._runs or len(self._tunnels) >= 2 * self._most:
+            self._link.write(protocol.encode(protocol.END, stream))
             return
-        tunnel = self._tunnels[stream] = Tunnel(self._sender, stream)
-        task = self._carrying[stream] = asyncio.create_task(self._gate.carry(tunnel))
+        self._tunnels[stream] = Tunnel(self._link, stream)
+        task = asyncio.create_task(self._gate.carry(self._tunnels[stream]))
+        self._carrying[stream] = task
         task.add_done_callback(lambda _: self._carried(stream))
 
     def _carried(self, stream: int) -> None:
@@ -200,22 +206,6 @@ class Tunnels:
         self._tunnels.pop(stream).close()
 
     def _tell(self, contacted: Contacted) -> None:
-        for tell in self._listeners.values():
-            tell(contacted)
-
-
-_PROXY = f"http://127.0.0.1:{PORT}"
-_NOT_THROUGH_IT = "localhost,127.0.0.1,::1"
-
-
-def proxy_environment() -> dict[str, str]:
-    """What tells programs of the proxy. ALL_PROXY is HTTP too: many clients cannot speak SOCKS, and then fail."""
-    proxies = {f"{kind}_PROXY": _PROXY for kind in ("HTTP", "HTTPS", "ALL")} | {"NO_PROXY": _NOT_THROUGH_IT}
-    return {
-        **proxies,
-        **{name.lower(): value for name, value in proxies.items()},
-        "NODE_USE_ENV_PROXY": "1",
-        "npm_config_proxy": _PROXY,
-        "npm_config_https_proxy": _PROXY,
-        "npm_config_noproxy": _NOT_THROUGH_IT,
-    }
+        told = json.dumps(asdict(contacted)).encode()
+        for run in self._runs:
+            self._link.insert(protocol.Frame(CONTACTED, run, told))

@@ -10,16 +10,17 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from belljar.models import Ended, Event, Output, Shown, Started
+from belljar.models import Contacted, Ended, Event, Output, Shown, Started
 
 
 class RunEvent(NamedTuple):
     number: int
     """From 1, without gaps: what `Last-Event-ID` counts in."""
     kind: str
-    """queued, running, started, stdout, stderr, shown, alert, ended, finished."""
+    """queued, running, started, stdout, stderr, shown, network, alert, ended, finished."""
     data: Mapping[str, Any]
 
     def line(self) -> bytes:
@@ -48,6 +49,8 @@ class EventLog:
             self.add("started", posture=event.posture)
         elif isinstance(event, Shown):
             self.add("shown", forms=event.forms)
+        elif isinstance(event, Contacted):
+            self.add("network", **asdict(event))
         elif isinstance(event, Ended):
             self.add("ended", verdict=event.verdict, exit_code=event.exit_code, signal=event.signal)
 

@@ -46,7 +46,7 @@ from belljar.execution.submissions import Submission
 from belljar.execution.turns import Place, Turns
 from belljar.execution.workspace import Workspace, check_project_id
 from belljar.metrics import Metrics
-from belljar.models import Language, RiskTier, RunRequest, RunResult, Verdict
+from belljar.models import Contacted, Language, RiskTier, RunRequest, RunResult, Verdict
 from belljar.policy.decisions import Decision, PolicySet, decide
 from belljar.policy.layers import Layer
 from belljar.policy.patterns import allows_work
@@ -449,6 +449,8 @@ class Lifecycle:
                     result = event
                 else:
                     live.log.add_engine_event(event)
+                    if isinstance(event, Contacted):
+                        self.metrics.contacted(allowed=event.allowed)
                     if live.cancelled:
                         live.cancel()
         finally:

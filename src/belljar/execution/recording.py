@@ -116,6 +116,8 @@ def outcome(record: ExecRecord, result: RunResult, at: datetime) -> ExecRecord:
         stdout_sha256=sha256(result.stdout),
         stderr_sha256=sha256(result.stderr),
         usage=asdict(result.usage),
+        network_bytes_sent=result.usage.network_bytes_sent,
+        network_bytes_recv=result.usage.network_bytes_recv,
         artifacts=tuple(manifest(result.artifacts)),
         skipped=tuple({"path": skip.path, "reason": skip.reason} for skip in result.skipped),
         files_read=tuple(record.inputs),

@@ -42,7 +42,7 @@ async def stream(
                 posture = event.posture
             elif isinstance(event, Shown):
                 shown.append(event.forms)
-            else:
+            elif isinstance(event, Ended):
                 ended = event
             yield event
         try:

@@ -1,7 +1,7 @@
 """What every jar that is in use takes right now, looked at once a second, and a word when that is much.
 
-One task looks at all of them, in a thread, because it reads a handful of files for each. A run's own events tell
-of an alert when it begins, not for as long as it lasts.
+One task looks at all of them, in a thread, because it reads a handful of files for each. A run's own events
+tell of an alert when it begins, not for as long as it lasts.
 """
 
 from __future__ import annotations

@@ -320,8 +320,7 @@ class Sessions:
         )
         session.used()
         taken = await self._lifecycle.submit(submission, session)
-        if isinstance(taken, LiveRun):
-            exec_id = taken.record.exec_id
+        if isinstance(taken, LiveRun) and (exec_id := taken.record.exec_id) not in session.live:
             session.runs += 1
             session.live[exec_id] = taken
             taken.when_done(lambda: self._over(session, exec_id))

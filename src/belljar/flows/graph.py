@@ -340,7 +340,7 @@ class _Reader:
                     self._check_known(one, nodes, f"{name}.{field_name}", line)
                     needs[one].add(name)
                     branches[one].append(Branch(name, wanted))
-            linked[name] = self._references(node, nodes, stored, scope, line)
+            linked[name] = self._references(node, nodes, stored, scope)
         return {
             name: Node(
                 name,
@@ -356,30 +356,27 @@ class _Reader:
         }
 
     def _references(
-        self, node: Node, nodes: Mapping[str, Node], stored: Mapping[str, str], scope: set[str], line: int
+        self, node: Node, nodes: Mapping[str, Node], stored: Mapping[str, str], scope: set[str]
     ) -> set[str]:
+        """The nodes whose output it uses."""
         found = set()
-        local = {"item", "index"} if node.kind is Kind.MAP else set()
+        known = scope | {"item", "index"} if node.kind is Kind.MAP else scope
         for name, value in _values(node.fields):
             for reference in references(value):
                 first, *steps = reference.split(".")
+                if name == "code" and first not in known:
+                    continue  # braces of the program's own
+                problem = None
                 if name == "code":
-                    if first in scope | local:
-                        self._fail(
-                            f"node {quoted(node.id)}: {quoted('{{' + reference + '}}')} in `code`: values are not put "
-                            "into programs; pass it by `env`, `args` or `stdin`",
-                            f"{node.id}.code",
-                            line,
-                        )
-                    continue
-                if first not in scope | local:
-                    hint = nearest(first, scope | local)
-                    what = f"{quoted('{{' + reference + '}}')} refers to nothing{hint}"
-                    self._fail(f"node {quoted(node.id)}: {what}", f"{node.id}.{name}", line)
+                    problem = "is in `code`: no value is put into a program; use `env`, `args` or `stdin`"
+                elif first not in known:
+                    problem = f"refers to nothing{nearest(first, known)}"
+                elif first in nodes and steps[:1] != ["output"]:
+                    problem = f"names a node; write {{{{{first}.output}}}} for its output"
+                if problem is not None:
+                    what = f"node {quoted(node.id)}: {quoted('{{' + reference + '}}')} {problem}"
+                    self._fail(what, f"{node.id}.{name}", self._lines[node.id])
                 if first in nodes:
-                    if steps[:1] != ["output"]:
-                        what = f"write {{{{{first}.output}}}} for the output of {quoted(first)}"
-                        self._fail(f"node {quoted(node.id)}: {what}", f"{node.id}.{name}", line)
                     found.add(first)
                 elif first in stored:
                     found.add(stored[first])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -59,12 +60,14 @@ class Step:
 
     def texts(self, name: str) -> list[str] | None:
         """A list in which a template that is a list itself is spread."""
+        if name not in self.node.fields:
+            return None
         found = []
-        for item in self.field(name) or () if name in self.node.fields else ():
+        for item in self.field(name):
             found += item if isinstance(item, list) else [item]
         if not all(isinstance(item, str) for item in found):
             raise BadRequest(f"{name} is not a list of texts", field=f"{self.id}.{name}")
-        return found if name in self.node.fields else None
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class Workshop:
         options = await asyncio.to_thread(self._options, step)
         self.run.event("sandbox_start", node=step.id, attempt=step.attempt)
         try:
-            result = await self.client.run(code, language, **options)
+            result = await self._result_of(code, language, options)
         except BaseException as error:
             reason = getattr(error, "code", type(error).__name__)
             self.run.event("sandbox_failed", node=step.id, reason=reason)
@@ -146,6 +149,22 @@ class Workshop:
         if not step.field("allow_failure"):
             _check(step, result, landed)
         return output
+
+    async def _result_of(self, code: str, language: str, options: RunOptions) -> Result:
+        """As the client's `run`, but whoever cancels it ends the program too."""
+        exec_id = None
+        try:
+            async with aclosing(self.client.stream(code, language, **options)) as events:
+                async for event in events:
+                    if isinstance(event, Result):
+                        return event
+                    exec_id = event.data.get("exec_id", exec_id)
+        except asyncio.CancelledError:
+            if exec_id is not None:
+                with suppress(BelljarError):
+                    await self.client.cancel(exec_id)
+            raise
+        raise AssertionError("a stream ends with a result")
 
     def _code(self, step: Step) -> tuple[str, str]:
         language = step.text("language")

@@ -21,7 +21,7 @@ from typing import Any
 from belljar.errors import BadRequest, BelljarError, NotFound
 from belljar.flows.graph import Graph, Kind, Node, from_data
 from belljar.flows.graph_nodes import Step, Workshop
-from belljar.flows.project import ProjectRun
+from belljar.flows.project import ProjectRun, changes_of
 from belljar.flows.templates import at, filled
 from belljar.models import canonical_json
 
@@ -80,9 +80,14 @@ async def run_graph(
     """
     workshop.check(graph.nodes.values())
     run = workshop.run
-    resolved = {"run_id": run.run_id, "variables": graph.variables, "graph": graph.resolved(run.run_id)}
+    kept = {
+        "run_id": run.run_id,
+        "variables": graph.variables,
+        "graph": graph.resolved(run.run_id),
+        "source": graph.source,
+    }
     with run.alone():
-        run.keep(_RESOLVED, json.dumps(resolved, indent=2).encode())
+        run.keep(_RESOLVED, json.dumps(kept, indent=2).encode())
         run.event("graph_start", nodes=len(graph.nodes))
         return await _GraphRun(graph, workshop, at_once, progress, _History()).all()
 
@@ -99,7 +104,8 @@ async def resume_graph(
     run = workshop.run
     try:
         kept = json.loads(run.read(_RESOLVED))
-        graph = from_data(kept["graph"], _RESOLVED, kept["variables"])
+        # Not what is resolved: the value of a variable is no template, though it may look like one.
+        graph = from_data(kept["source"], _RESOLVED, kept["variables"])
     except (KeyError, TypeError, ValueError) as error:
         raise NotFound(f"{run.run_id} is not the run of a graph that can go on", field="run_id") from error
     workshop.check(graph.nodes.values())
@@ -129,7 +135,7 @@ class _History:
             elif event["event"] == "node_complete":
                 found.outputs[node] = event.get("output")
             elif event["event"] == "sandbox_complete":
-                found.written.setdefault(node, set()).update(file["path"] for file in event["files"])
+                found.written.setdefault(node, set()).update(one.path for one in changes_of(event))
         return found
 
 

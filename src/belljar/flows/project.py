@@ -45,6 +45,7 @@ __all__ = [
     "Project",
     "ProjectRun",
     "Refused",
+    "changes_of",
     "new_run_id",
     "prefix_for",
     "summary",
@@ -71,6 +72,7 @@ SUMMARY_BYTES = 4096
 """How much of each output stream the result on disk keeps."""
 _OWN_FILE_BYTES = 64 << 20
 """Longest file of ours that is read back."""
+_TRAIL_BYTES = 1 << 40
 _DIGEST_BYTES = 1 << 30
 """A file that is replaced is read for its digest up to this size."""
 
@@ -89,6 +91,15 @@ class Change:
     @classmethod
     def of(cls, path: str, content: bytes, before: str | None = None) -> Change:
         return cls(path, len(content), hashlib.sha256(content).hexdigest(), before)
+
+
+def changes_of(event: Mapping[str, Any]) -> list[Change]:
+    """The files that an event `sandbox_complete` tells of; none if somebody else wrote it."""
+    try:
+        changes = [Change(**file) for file in event["files"]]
+    except (KeyError, TypeError):
+        return []
+    return [change for change in changes if isinstance(change.path, str) and isinstance(change.sha256, str)]
 
 
 class Refused(NamedTuple):
@@ -264,14 +275,21 @@ class ProjectRun:
             _append(self._root, f"{self.folder}/events.jsonl", self._line(name, fields))
 
     def events(self) -> Iterator[Mapping[str, Any]]:
-        """What was appended. A line that was broken off is passed over."""
-        for line in self.read("events.jsonl").split(b"\n"):
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict):
-                yield event
+        """What was appended. A line that was broken off, or that is nobody's event, is passed over."""
+        try:
+            fd, _ = tree.open_regular(self._root, f"{self.folder}/events.jsonl", _TRAIL_BYTES)
+        except tree.Refusal as refusal:
+            raise NotFound(
+                f"the trail of {self.run_id} cannot be read: {refusal}", field="run_id"
+            ) from refusal
+        with open(fd, "rb") as file:
+            for line in file:
+                try:
+                    event = json.loads(line)
+                except (RecursionError, ValueError):
+                    continue
+                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                    yield event
 
     def keep(self, name: str, content: bytes) -> None:
         """Write a file of the run's own, or replace it: whoever reads it sees the old one or the new one."""

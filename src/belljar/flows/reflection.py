@@ -45,8 +45,8 @@ async def code_with_reflection(
 ) -> Reflection:
     """`generate` is any model: it gets the task, and from the second time on its last code and what failed.
 
-    `run` is where the tests run (`testdriven.by(client)`), `options` are those of `run_tests`. If an answer has
-    fenced blocks, the longest of them is the code.
+    `run` is where the tests run (`testdriven.by(client)`), `options` are those of `run_tests`. If an answer
+    has fenced blocks, the longest of them is the code.
 
     Raises:
         BadRequest: there is no iteration, or what `run_tests` raises.

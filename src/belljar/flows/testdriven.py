@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,6 +50,7 @@ main()
 _RESULT_BYTES = 400_000
 """How much a jar tells before the next one goes on; half of what `stdout_kb` holds by default."""
 _SHOWN = 1000
+_TAKEN = frozenset({*sys.stdlib_module_names, "judge", "pytest"})
 _FUTURE = re.compile(r"\bfrom\s+__future__\b")
 """Allowed in the first lines of a file only."""
 
@@ -205,8 +207,9 @@ def _check(
         raise BadRequest(f"{language} code is tested by input and expected output only", field="tests")
     if len(pairs) > MAX_PAIRS:
         raise LimitExceeded(f"{len(pairs)} pairs; at most {MAX_PAIRS} are taken", field="tests")
-    if not module.isidentifier():
-        raise BadRequest(f"{module!r} cannot be the name of a module", field="module")
+    if not module.isidentifier() or module in _TAKEN:
+        what = "is one of Python's own modules" if module in _TAKEN else "cannot be the name of a module"
+        raise BadRequest(f"{module!r} {what}; name the code otherwise", field="module")
     if not 0 < timeout_s < 1e6:
         raise BadRequest("timeout_s must be a positive number of seconds", field="timeout_s")
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from belljar.errors import NotFound
-from belljar.flows.project import Project
+from belljar.flows.project import Project, changes_of
 
 __all__ = ["Entry", "Now", "Wrote", "changes_in", "state_of", "trail_of"]
 
@@ -81,18 +81,17 @@ def changes_in(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _entries(run_id: str, event: Mapping[str, Any]) -> Iterator[Entry]:
-    if event.get("event") != "sandbox_complete":
+    if event["event"] != "sandbox_complete":
         return
-    for file in event.get("files", ()):
-        before = file["before"]
+    for change in changes_of(event):
         yield Entry(
-            file["path"],
-            Wrote.CREATED if before is None else Wrote.CHANGED,
+            change.path,
+            Wrote.CREATED if change.before is None else Wrote.CHANGED,
             run_id,
-            event["ts"],
-            file["sha256"],
-            file["size"],
-            before,
+            str(event.get("ts")),
+            change.sha256,
+            change.size,
+            change.before,
             event.get("node"),
             event.get("exec_id"),
         )

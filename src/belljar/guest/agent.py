@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from belljar.guest import files, protocol, tree, tunnel
+from belljar.guest import files, protocol, tree, trust, tunnel
 from belljar.guest.program import PIPE_BYTES, Program, Sink, open_oom_score
 
 _PR_SET_DUMPABLE = 4
@@ -367,6 +367,7 @@ class Agent:
 
     def _network(self, stream: int, request: dict[str, Any]) -> None:
         try:
+            trust.write(request["files"], request["certificate"])
             self._tunnels.listen(request["port"], request["most"])
         except OSError as error:
             self._tell(protocol.END, stream, error=str(error))

@@ -16,6 +16,7 @@ GUEST = (
     "belljar.guest.warm",
     "belljar.guest.cells",
     "belljar.guest.program",
+    "belljar.guest.trust",
     "belljar.guest.tunnel",
     "belljar.guest.agent",
 )

@@ -27,7 +27,6 @@ def config(**changed: Any) -> dict[str, Any]:
         "cwd": "/",
         "limits": Limits(memory_mb=64, pids=10, cpu_cores=0.5, nofile=99, workspace_mb=7, tmp_mb=3),
         "runtime": "runc",
-        "cgroup_v1": True,
         "labels": {"belljar.jar": "x"},
         "volumes": [Volume(name="x-inputs", target="/workspace/inputs", read_only=True)],
     }

@@ -408,16 +408,20 @@ def test_recorded_v2_counters_are_found_in_their_files(recorded: Cgroup, tmp_pat
     recorded.set_limits(SMALL)
     for name, text in (
         ("memory.events", "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 0\n"),
+        ("memory.current", "524288\n"),
         ("memory.peak", "1048576\n"),
         ("cpu.stat", "usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n"),
         ("pids.events", "max 9\n"),
+        ("pids.current", "2\n"),
         ("pids.peak", "4\n"),
     ):
         _recorded_file(tmp_path, name).write_text(text)
     assert recorded.counters() == {
+        "memory_now": 524288,
         "memory_peak": 1048576,
         "oom_kills": 3,
         "cpu_us": 1234,
+        "pids_now": 2,
         "pids_peak": 4,
         "pids_refused": 9,
     }

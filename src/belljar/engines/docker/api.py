@@ -49,8 +49,6 @@ class Api:
         self.endpoint = endpoint
         """As a person would name it."""
         self._version = ""
-        self.cgroup_v1 = False
-        """Which limits there are differs."""
 
     @classmethod
     async def open(cls, host: str | None = None, context: str | None = None) -> Api:
@@ -77,7 +75,6 @@ class Api:
         api = cls(docker, docker._connection_info)
         try:
             await api._agree_on_version()
-            api.cgroup_v1 = str((await api.ask("GET", "info")).get("CgroupVersion", "1")) == "1"
         except BaseException:
             await api.close()
             raise

@@ -54,7 +54,6 @@ def forced(
     cwd: str,
     limits: Limits,
     runtime: str,
-    cgroup_v1: bool,
     labels: Mapping[str, str],
     volumes: Sequence[Volume],
     keep: bool = False,
@@ -104,8 +103,6 @@ def forced(
             "ReadonlyPaths": [f"/proc/{name}" for name in _READ_ONLY_IN_PROC],
             "Memory": wanted["memory"],
             "MemorySwap": wanted["memory"],
-            # Version 1 counts what waits in sockets apart, and only where it has a limit.
-            **({"KernelMemoryTCP": wanted["memory"] // 4} if cgroup_v1 else {}),
             "PidsLimit": wanted["pids"],
             "CpuPeriod": CPU_PERIOD_US,
             "CpuQuota": wanted["cpu_quota_us"],

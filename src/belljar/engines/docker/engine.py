@@ -28,6 +28,7 @@ from belljar.engines.docker.plain import PlainJar
 from belljar.engines.docker.running import Container, host_namespaces, lacks
 from belljar.engines.environment import TYPESCRIPT, WARM, environment
 from belljar.engines.link import GuestJar, Link, put
+from belljar.engines.tunnels import NO_WAY_OUT, WayOut
 from belljar.errors import BelljarError, EngineUnavailable, GrantNotEnforceable
 from belljar.guest import bundle
 from belljar.guest.protocol import ProtocolError
@@ -43,6 +44,7 @@ _GUEST = "belljar.guest.contained"
 _START = (
     "import json, sys; PROGRAM, SOURCES, SETTINGS = json.loads(sys.stdin.buffer.readline()); exec(PROGRAM)"
 )
+_GVISOR_THREADS = 64
 _HELD_BY = dict.fromkeys(("memory", "pids", "cpu"), "cgroup of the container")
 
 
@@ -57,8 +59,10 @@ class DockerEngine:
         image: str = images.DEFAULT,
         languages: Mapping[str, str] = images.LANGUAGES,
         preload: tuple[str, ...] = (),
+        way_out: WayOut | None = None,
     ) -> None:
         self.name = name
+        self._way_out = way_out
         self._host = host
         self._context = context
         self._runtime = runtime
@@ -78,6 +82,10 @@ class DockerEngine:
     @property
     def is_gvisor(self) -> bool:
         return self.name == "gvisor"
+
+    def _held(self, limits: Limits) -> Limits:
+        """What the cgroup has to hold: gVisor's kernel is a program in it, with threads of its own."""
+        return replace(limits, pids=limits.pids + _GVISOR_THREADS) if self.is_gvisor else limits
 
     @property
     def _input_mode(self) -> int:
@@ -127,10 +135,8 @@ class DockerEngine:
         return image
 
     async def create(self, grant: Grant) -> GuestJar | PlainJar:
-        if grant.network.enabled:
-            raise GrantNotEnforceable(
-                f"the {self.name} engine has no way out to the network yet", field="network"
-            )
+        if grant.network.enabled and self._way_out is None:
+            raise GrantNotEnforceable(NO_WAY_OUT, field="network")
         making = asyncio.create_task(self._make(await self._ready(), grant))
         self._making.add(making)
         making.add_done_callback(self._making.discard)
@@ -176,6 +182,10 @@ class DockerEngine:
 
     async def _make_plain(self, api: Api, grant: Grant, image: Image) -> PlainJar:
         """The helper is a jar of the default image whose workspace another container can mount too."""
+        if grant.network.enabled:
+            raise GrantNotEnforceable(
+                f"image {image.name} has no python3, without which a jar has no way out", field="network"
+            )
         helper_image = await images.find(api, self._image)
         if helper_image.id in self._plain:
             raise EngineUnavailable(
@@ -183,6 +193,7 @@ class DockerEngine:
                 "sandbox.default_image to one that has",
                 field="image",
             )
+        limits = self._held(grant.limits)
         helper = await self._make_warm(api, grant, helper_image, shared=True)
         name = helper.container.name
         volumes = [
@@ -200,9 +211,8 @@ class DockerEngine:
                     argv=command.argv,
                     env={"PATH": image.path, **environment(grant.limits.cpu_cores), **command.env},
                     cwd=command.cwd,
-                    limits=grant.limits,
+                    limits=limits,
                     runtime=self._runtime,
-                    cgroup_v1=api.cgroup_v1,
                     labels=self._labels(name),
                     volumes=volumes,
                     keep=True,
@@ -213,7 +223,7 @@ class DockerEngine:
             grant,
             helper,
             make=program,
-            check=lambda container: container.check(grant.limits, self._namespaces, gvisor=self.is_gvisor),
+            check=lambda container: container.check(limits, self._namespaces, gvisor=self.is_gvisor),
             is_full=helper.container.is_full,
         )
         self._living[name] = jar
@@ -222,6 +232,7 @@ class DockerEngine:
     async def _make_warm(
         self, api: Api, grant: Grant, image: Image, *, shared: bool = False
     ) -> _ContainerJar:
+        limits = self._held(grant.limits)
         name = f"belljar-{secrets.token_hex(8)}"
         self._living[name] = None
         inputs = Volume(name=f"{name}-inputs", target=INPUTS, read_only=not shared)
@@ -238,9 +249,7 @@ class DockerEngine:
 
         try:
             taken_away += [partial(labels.remove_volume, api, volume.name) for volume in volumes]
-            container, link = await self._start_guest(
-                api, name, name, image, grant.limits, volumes, taken_away
-            )
+            container, link = await self._start_guest(api, name, name, image, limits, volumes, taken_away)
             jar = _ContainerJar(
                 grant,
                 link,
@@ -251,11 +260,13 @@ class DockerEngine:
                 kill_programs=container.kill_programs,
                 destroy=destroy,
                 timings=container.timings,
+                way_out=self._way_out,
                 container=container,
                 input_mode=self._input_mode,
-                stage=None if shared else partial(self._stage, api, name, image, grant.limits, inputs),
+                stage=None if shared else partial(self._stage, api, name, image, limits, inputs),
             )
-            jar.posture = container.check(grant.limits, self._namespaces, gvisor=self.is_gvisor)
+            jar.posture = container.check(limits, self._namespaces, gvisor=self.is_gvisor)
+            await jar.open_network()
         except BaseException:
             await destroy()
             raise
@@ -280,7 +291,6 @@ class DockerEngine:
             cwd="/",
             limits=limits,
             runtime=self._runtime,
-            cgroup_v1=api.cgroup_v1,
             labels=self._labels(jar),
             volumes=volumes,
         )

@@ -14,7 +14,7 @@ from belljar.engines import inspection
 from belljar.engines.docker import labels, posture
 from belljar.engines.docker.api import Api, Attached, Failed
 from belljar.engines.docker.container import WORKSPACE, check_readback, writable
-from belljar.engines.jail.cgroup import limits_for
+from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.errors import EngineUnavailable
 from belljar.models import Limits
 
@@ -36,7 +36,7 @@ class Container:
         self._pidfd = -1
         self._pid = -1
         self._folders: Sequence[int] = ()
-        self._cgroup: Any = None
+        self._cgroup: Cgroup | None = None
         self._counted: Mapping[str, int] = _NOTHING
 
     async def create(self, streams: asyncio.Protocol, aside: Callable[[bytes], None] | None = None) -> None:
@@ -101,21 +101,28 @@ class Container:
 
     def check(self, limits: Limits, host: Mapping[str, str], *, gvisor: bool) -> str:
         """Digest of what the live process was found to be."""
+        assert self._cgroup is not None
         wanted = limits_for(limits.memory_mb, limits.pids, limits.cpu_cores)
         try:
             held = self._cgroup.limits()
             if gvisor:
-                return posture.check_sandbox(self._pid, wanted=wanted, held=held)
-            return posture.check(
-                self._pid,
-                host=host,
-                nofile=limits.nofile,
-                writable=writable(self.config),
-                wanted=wanted,
-                held=held,
-            )
+                digest = posture.check_sandbox(self._pid, wanted=wanted, held=held)
+            else:
+                digest = posture.check(
+                    self._pid,
+                    host=host,
+                    nofile=limits.nofile,
+                    writable=writable(self.config),
+                    wanted=wanted,
+                    held=held,
+                )
+            with suppress(PermissionError):
+                # The same numbers once more: version 1 counts what waits in sockets apart, and runc does not
+                # pass on a limit for that. Only root may.
+                self._cgroup.set_limits(wanted)
         except OSError as error:
             raise EngineUnavailable("the container died before it could be checked") from error
+        return digest
 
     def counters(self) -> Mapping[str, int]:
         """What its cgroup has counted; when it is gone, what it had counted when it was last asked."""

@@ -101,18 +101,22 @@ class Cgroup:
         """What the kernel counted so far; a missing counter is 0."""
         if "memory" in self._parents:
             peak = self._number("memory", "memory.max_usage_in_bytes")
+            now = self._number("memory", "memory.usage_in_bytes")
             oom_kills = self._field("memory", "memory.oom_control", "oom_kill")
         else:
             peak = self._number("v2", "memory.peak")
+            now = self._number("v2", "memory.current")
             oom_kills = self._field("v2", "memory.events", "oom_kill")
         if "cpuacct" in self._parents:
             cpu_us = self._number("cpuacct", "cpuacct.usage") // 1000
         else:
             cpu_us = self._field("v2", "cpu.stat", "usage_usec")
         return {
+            "memory_now": now,
             "memory_peak": peak,
             "oom_kills": oom_kills,
             "cpu_us": cpu_us,
+            "pids_now": self._number(self._home("pids"), "pids.current"),
             "pids_peak": self._number(self._home("pids"), "pids.peak"),
             "pids_refused": self._field(self._home("pids"), "pids.events", "max"),
         }

@@ -24,6 +24,7 @@ from belljar.engines.jail.trees import Tree, host_tree, rootfs_tree
 from belljar.engines.jail.uids import Uids
 from belljar.engines.jail.watchdog import Watchdog
 from belljar.engines.link import GuestJar
+from belljar.engines.tunnels import NO_WAY_OUT, WayOut
 from belljar.errors import EngineUnavailable, GrantNotEnforceable
 from belljar.models import Grant, Language
 
@@ -44,12 +45,14 @@ class JailEngine:
         preload: tuple[str, ...] = (),
         cgroup_parent: str | None = None,
         uid_base: int = 2_000_000,
+        way_out: WayOut | None = None,
     ) -> None:
         self._tree = rootfs_tree(rootfs) if rootfs else host_tree()
         self._interpreters = _interpreters(self._tree)
         self._preload = preload
         self._cgroup_parent = cgroup_parent
         self._uid_base = uid_base
+        self._way_out = way_out
         self._opening: asyncio.Task[LauncherProcess] | None = None
         self._jars: set[GuestJar] = set()
         self._claim: Claim | None = None
@@ -186,6 +189,7 @@ class JailEngine:
             kill_programs=kill_programs,
             destroy=destroy,
             timings=timings,
+            way_out=self._way_out,
         )
         self._jars.add(jar)
         try:
@@ -198,6 +202,7 @@ class JailEngine:
                 limits=wanted if cgroup else {},
             )
             jar.posture = posture.check(pid, expected, cgroup.limits() if cgroup else {})
+            await jar.open_network()
         except BaseException as error:
             await jar.destroy()
             if isinstance(error, OSError):

@@ -25,17 +25,19 @@ class Watchdog:
         self._memory_bytes = memory_bytes
         self._end_programs = end_programs
         self._peak = 0
-        self._pids_peak = 0
+        self._pids = self._pids_peak = 0
         self._kills = 0
         self._cpu_us = 0
         self._task = asyncio.create_task(self._watch())
 
     def counters(self) -> dict[str, int]:
-        self._look()
+        memory = self._look()
         return {
+            "memory_now": memory,
             "memory_peak": self._peak,
             "oom_kills": self._kills,
             "cpu_us": self._cpu_us,
+            "pids_now": self._pids,
             "pids_peak": self._pids_peak,
             "pids_refused": 0,
         }
@@ -55,7 +57,8 @@ class Watchdog:
         pids = set(_descendants(self._pid))  # one whose parent dies meanwhile is met twice
         memory = sum(map(_proportional_memory, pids)) + _files(self._pid)
         self._peak = max(self._peak, memory)
-        self._pids_peak = max(self._pids_peak, len(pids))
+        self._pids = len(pids)
+        self._pids_peak = max(self._pids_peak, self._pids)
         with suppress(OSError):
             with open(f"/proc/{self._pid}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()

@@ -1,8 +1,13 @@
 """The suite's end of the code under test: asks it, and stands in for what it holds.
 
-Everything that comes from there is data. An object of the code's own is a `Proxy`, and an operation on it
-is a question. One is never asked: whether it equals plain data. It does not; code that says "equal" to
-everything would pass every test otherwise.
+Everything that comes from there is data. An object of the code's own is a `Proxy`, and an operation on it is
+a question. Some are never asked, for a test that asks them tells the code what it expects, and code that
+agrees with everything would pass:
+
+    whether it equals plain data                   it does not
+    whether it is more or less than plain data     a TypeError
+    what it is together with plain data            only if that is an object of the code's own again, of which
+                                                   nothing plain is made by abs(), float() and the like
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from . import wire
 
 _PLAIN_NAME = {"__module__": "__main__"}
 """So that a traceback shows a class by its name alone."""
+_PYTHONS_OWN = frozenset({*vars(builtins), *sys.stdlib_module_names, "pytest"})
 MAX_OUTPUT = 64 << 10
 """How much of what the code prints during one test is kept."""
 
@@ -87,14 +93,20 @@ class Code:
         encoded = [*map(self.encoded, given)]
         keywords = dict(zip(named, encoded[len(args) :], strict=True))
         result, changed = self.ask("call", self.encoded(target), encoded[: len(args)], keywords)
-        for place, value in self._checked_list(changed):
-            _update(given[place], self.decoded(value))
+        try:
+            for place, value in changed:
+                _update(given[place], self.decoded(value))
+        except (LookupError, TypeError, ValueError) as fault:
+            raise self._nonsense(f"no changes: {fault}") from None
         return self.decoded(result)
 
     def module(self, name: str) -> types.ModuleType:
+        """What `import` gives. `dir` of it is all that the code has; `import *` takes nothing of it that
+        would stand for something of Python's own in a test."""
         module = types.ModuleType(name)
-        names, _ = self.ask("names")
-        vars(module)["__all__"] = [str(one) for one in self._checked_list(names)]
+        names = [str(one) for one in self._checked_list(self.ask("names")[0])]
+        vars(module)["__all__"] = [one for one in names if one not in _PYTHONS_OWN]
+        vars(module)["__dir__"] = lambda: names
         vars(module)["__getattr__"] = lambda wanted: self.decoded(self.ask("global", wanted)[0])
         return module
 
@@ -126,7 +138,7 @@ class Code:
     def decoded(self, value: Any) -> Any:
         try:
             return wire.decode(value, self._held)
-        except wire.Fault as fault:
+        except (wire.Fault, LookupError, TypeError, ValueError) as fault:
             raise self._nonsense(str(fault)) from None
 
     def _held(self, value: list[Any]) -> Any:
@@ -134,7 +146,7 @@ class Code:
         if type(number) is not int or type(name) is not str:
             raise wire.Fault("no handle")
         if tag == "held":
-            return Proxy(self, number, name)
+            return Proxy(self, number)
         if tag == "exception":
             return self._exception_class(number, name, rest[0])
         raise wire.Fault(f"unknown value {tag!r}")
@@ -269,8 +281,9 @@ class Proxy:
 
     __slots__ = ("__weakref__", "_belljar")
 
-    def __init__(self, code: Code, number: int, kind: str) -> None:
-        object.__setattr__(self, "_belljar", (code, number, kind))
+    def __init__(self, code: Code, number: int, combined: bool = False) -> None:
+        """`combined`: it came of an operation with plain data."""
+        object.__setattr__(self, "_belljar", (code, number, combined))
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return _code(self).call(self, args, named)
@@ -315,25 +328,61 @@ def _handle(proxy: Proxy) -> int:
     return number
 
 
-def _forwarded(name: str) -> Callable[..., Any]:
+def _is_combined(proxy: Proxy) -> bool:
+    return bool(object.__getattribute__(proxy, "_belljar")[2])
+
+
+def _asking(name: str) -> Callable[..., Any]:
     return lambda self, *args: _code(self).operation(name, self, *args)
 
 
-def _reflected(name: str) -> Callable[..., Any]:
-    return lambda self, other: _code(self).operation(name, other, self)
+def _making(name: str) -> Callable[..., Any]:
+    def made(self: Proxy, *args: Any) -> Any:
+        result = _code(self).operation(name, self, *args)
+        if _is_combined(self) and not isinstance(result, Proxy):
+            raise TypeError(_NOT_COMPARABLE)
+        return result
+
+    return made
 
 
-_ASKED = (
-    "abs bool delitem enter float format ge getitem gt hash int invert iter le len lt neg next pos repr round "
-    "setitem str"
+def _ordering(name: str) -> Callable[..., Any]:
+    def ordered(self: Proxy, other: object) -> bool:
+        if not isinstance(other, Proxy):
+            raise TypeError(_NOT_COMPARABLE)
+        return _code(self).operation(name, self, other) is True
+
+    return ordered
+
+
+def _combining(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+    def combined(self: Proxy, other: Any) -> Any:
+        result = _code(self).operation(name, *((other, self) if reflected else (self, other)))
+        if isinstance(other, Proxy):
+            return result
+        if not isinstance(result, Proxy):
+            raise TypeError(_NOT_COMPARABLE)
+        return Proxy(_code(self), _handle(result), combined=True)
+
+    return combined
+
+
+_NOT_COMPARABLE = (
+    "an object of the code under test cannot be measured against plain data: the code would be told what is "
+    "expected; compare a part of it, or use == with plain data"
 )
-_ASKED_BOTH_WAYS = "add and_ floordiv lshift matmul mod mul or_ pow rshift sub truediv xor"
-
-for _name in _ASKED.split():
-    setattr(Proxy, f"__{_name}__", _forwarded(_name))
-for _name in _ASKED_BOTH_WAYS.split():
-    setattr(Proxy, f"__{_name.rstrip('_')}__", _forwarded(_name))
-    setattr(Proxy, f"__r{_name.rstrip('_')}__", _reflected(_name))
+_OPERATORS: tuple[tuple[Callable[[str], Callable[..., Any]], str], ...] = (
+    (_asking, "bool delitem enter format getitem hash iter len next repr setitem str"),
+    (_making, "abs float int invert neg pos round"),
+    (_ordering, "ge gt le lt"),
+    (_combining, "add and_ floordiv lshift matmul mod mul or_ pow rshift sub truediv xor"),
+)
+for _made, _names in _OPERATORS:
+    for _name in _names.split():
+        _plain = _name.rstrip("_")
+        setattr(Proxy, f"__{_plain}__", _made(_name))
+        if _made is _combining:
+            setattr(Proxy, f"__r{_plain}__", _combining(_name, reflected=True))
 
 
 def _update(mine: Any, theirs: Any) -> None:

@@ -70,7 +70,9 @@ def _candidate() -> Code:
     if os.fork() == 0:
         null = os.open(os.devnull, os.O_RDONLY)
         for number, fd in enumerate((null, out[1], err[1], questions[0], answers[1])):
-            os.dup2(fd, number)  # every one of them is above 4 but for stdin, stdout and stderr themselves
+            os.dup2(
+                fd, number
+            )  # in the order in which they were made, so none is overwritten before its turn
         os.closerange(5, 1 << 20)
         _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         os.setsid()
@@ -142,9 +144,8 @@ class _Suite:
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         tree = _Explaining().visit(ast.parse(text, file))
         exec(compile(ast.fix_missing_locations(tree), file, "exec"), vars(module))
-        fixtures = {
-            name: value for name, value in vars(module).items() if getattr(value, "belljar_fixture", False)
-        }
+        functions = {name: one for name, one in vars(module).items() if isinstance(one, types.FunctionType)}
+        fixtures = {name: one for name, one in functions.items() if hasattr(one, "belljar_fixture")}
         for name, value in [*vars(module).items()]:
             if isinstance(value, type) and issubclass(value, unittest.TestCase):
                 for method in unittest.defaultTestLoader.getTestCaseNames(value):
@@ -154,7 +155,7 @@ class _Suite:
                     yield from self._cases(
                         f"{file}::{name}::{method}", getattr(value, method), fixtures, value
                     )
-            elif name.startswith("test") and isinstance(value, types.FunctionType):
+            elif name.startswith("test") and name in functions:
                 yield from self._cases(f"{file}::{name}", value, fixtures, None)
 
     def _cases(self, name: str, function: Any, fixtures: Any, owner: type | None) -> Iterator[Group]:
@@ -176,12 +177,13 @@ class _Suite:
 
             yield Group([Test(name + case.name, run)])
 
-    def _examples(self, file: str, text: str) -> Iterator[Group]:
+    def _examples(self, file: str, text: str, all_names: bool = False) -> Iterator[Group]:
         examples = doctest.DocTestParser().get_examples(text, file)
         if not examples:
             return
         module = sys.modules[self._order["module"]]
-        names = {name: getattr(module, name) for name in vars(module)["__all__"]}
+        listed = dir(module) if all_names else vars(module)["__all__"]
+        names = {name: getattr(module, name) for name in listed}
         names |= {self._order["module"]: module, "__name__": "__main__"}
         yield Group([Test(f"{file}:{one.lineno + 1}", _example(one, names)) for one in examples])
 
@@ -189,7 +191,7 @@ class _Suite:
         for node in ast.walk(ast.parse(code, file)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 name = getattr(node, "name", "module")
-                yield from self._examples(f"{file}::{name}", ast.get_docstring(node) or "")
+                yield from self._examples(f"{file}::{name}", ast.get_docstring(node) or "", all_names=True)
 
     # Running them
 
