@@ -17,6 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 from belljar.config import load_here
+from belljar.engines.base import Engine
 from belljar.engines.jail.engine import JailEngine
 from belljar.execution.live import LiveRun
 from belljar.execution.pool import Pool
@@ -51,12 +52,12 @@ async def pool(size: Size) -> Report:
     warm, cold = Pool(JailEngine(), min_idle=4, max_idle=4), JailEngine()
     warm.keep(GRANT)
 
-    engines = {"warm pool": warm, "jar made on the spot": cold}
+    engines: dict[str, Engine] = {"warm pool": warm, "jar made on the spot": cold}
     times: dict[str, list[float]] = {name: [] for name in engines}
     try:
         for _ in range(size.others):
             for name, engine in engines.items():
-                while warm.state.idle < warm.state.max_idle:  # a pool that has had the time to fill
+                while warm.state.idle < warm.state.max_idle:  # noqa: ASYNC110  # it has the time to fill
                     await asyncio.sleep(0.01)
                 start = perf_counter()
                 if (await run(engine, GRANT, request)).stdout != b"hi\n":

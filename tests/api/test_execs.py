@@ -94,7 +94,8 @@ async def test_python_is_code_or_a_file_of_inputs(
 
 async def test_without_waiting_the_answer_is_where_to_look(http: httpx2.AsyncClient) -> None:
     answer = await http.post(EXECS, json=python("sleep 0.1", wait=False))
-    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+    assert answer.status_code == 202
+    assert answer.json()["status"] in ("queued", "running")
     record = await over(http, answer.json()["exec_id"])
     assert (record["verdict"], record["exit_code"]) == ("exited", 0)
 

@@ -13,7 +13,7 @@ from belljar.errors import (
     PathNotAllowed,
     UnsupportedLanguage,
 )
-from belljar.execution.requests import MAX_ARGUMENT_BYTES, Plan, check_risk, plan
+from belljar.execution.requests import MAX_ARGUMENT_BYTES, Plan, check_risk, plan, risk_of
 from belljar.models import Grant, InputFile, Language, Limits, PatternRules, RiskTier, RunRequest, Start
 
 INTERPRETERS = {Language.PYTHON: ("python3",), Language.BASH: ("bash",)}
@@ -147,6 +147,52 @@ def test_what_needs_a_person_is_not_run_without_one() -> None:
     with pytest.raises(ApprovalNeeded, match="line 2: os.system"):
         check_risk(RunRequest(language=Language.PYTHON, code="import os\nos.system('x')"), grant)
     check_risk(RunRequest(language=Language.PYTHON, code="print(1)"), grant)
+
+
+EVIL = b"import os\nos.system('x')\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(
+            {"command": ("python3", "main.py"), "files": (InputFile("main.py", EVIL),)}, id="script"
+        ),
+        pytest.param({"code": "import helper", "files": (InputFile("helper.py", EVIL),)}, id="imported"),
+        pytest.param({"code": "1", "inputs": (InputFile("deep/x.py", EVIL),)}, id="input"),
+        pytest.param({"command": ("python3", "-"), "stdin": EVIL}, id="stdin"),
+        pytest.param({"command": ("/usr/bin/python3.11",), "stdin": EVIL}, id="stdin-by-version"),
+        pytest.param({"command": ("bash", "-s"), "stdin": b"rm -rf /"}, id="shell-stdin"),
+        pytest.param(
+            {"command": ("./run",), "files": (InputFile("run", b"#!/usr/bin/env python3\n" + EVIL),)},
+            id="shebang",
+        ),
+        pytest.param({"command": ("python3.11", "-c", EVIL.decode())}, id="version"),
+        pytest.param({"command": ("python3", "-Ic", EVIL.decode())}, id="joined-options"),
+        pytest.param({"command": ("python3", "-c" + EVIL.decode())}, id="joined-code"),
+        pytest.param(
+            {"command": ("node", "--eval=require('child_process').execSync('x')")}, id="node-joined"
+        ),
+    ],
+)
+def test_the_program_is_read_wherever_it_lies(request_: dict[str, Any]) -> None:
+    assert risk_of(RunRequest(**request_)).tier.rank >= RiskTier.HIGH.rank
+
+
+def test_files_that_are_no_scripts_are_not_read() -> None:
+    files = (InputFile("data.csv", EVIL), InputFile("notes.txt", b"rm -rf /"))
+    assert risk_of(RunRequest(code="1", files=files)).tier is RiskTier.SAFE
+
+
+def test_more_scripts_than_can_be_read_make_a_person_look() -> None:
+    files = tuple(InputFile(f"{n}.py", b"# " + b"x" * 200_000) for n in range(8))
+    assert risk_of(RunRequest(code="1", files=files)).tier is RiskTier.HIGH
+
+
+def test_a_finding_in_a_file_names_the_file() -> None:
+    (finding,) = risk_of(RunRequest(code="1", files=(InputFile("lib/h.py", EVIL),))).findings
+    assert finding.reason.startswith("lib/h.py: os.system")
+    assert finding.line == 2
 
 
 def test_a_critical_tool_needs_a_person_whatever_the_code() -> None:

@@ -38,6 +38,8 @@ from belljar.api.auth import Hosts, check_path, identify
 from belljar.api.calls import Call
 from belljar.api.desk import Desk, Patience
 from belljar.api.errors import Recorded, WrongRequest, error_answer
+from belljar.api.pages import HEADERS as PAGE_HEADERS
+from belljar.api.pages import page_at
 from belljar.config import Config
 from belljar.errors import BelljarError, Forbidden, NotFound, Unavailable
 from belljar.service import Service
@@ -184,18 +186,23 @@ class Door:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
+        page = page_at(scope["path"])
 
         async def dressed(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                headers = [*message["headers"], *SECURITY_HEADERS]
+                headers = [*message["headers"], *(SECURITY_HEADERS if page is None else PAGE_HEADERS)]
                 if _has_unread_body(scope):
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
             await send(message)
 
         try:
+            self._look_at(scope)
+            if page is not None:
+                await page.answer(scope)(scope, receive, dressed)
+                return
             self._let_in(scope)
             await self._router(scope, receive, dressed)
             return
@@ -217,16 +224,17 @@ class Door:
         answer = error_answer(fault, request_id=scope.get("belljar.request_id"), operator=operator)
         await answer(scope, receive, dressed)
 
-    def _let_in(self, scope: Scope) -> None:
+    def _look_at(self, scope: Scope) -> None:
         check_path(scope.get("raw_path") or scope["path"].encode())
-        headers = scope["headers"]
-        self._hosts.check(headers)
+        self._hosts.check(scope["headers"])
+
+    def _let_in(self, scope: Scope) -> None:
         if self._desk is None:
             raise Unavailable("the service is not open yet")
         scope["belljar.desk"] = self._desk
         scope["belljar.mcp"] = self._mcp
         if scope["path"] != _NEEDS_NO_TOKEN:
-            scope["belljar.caller"] = identify(headers, self._desk.service.tokens)
+            scope["belljar.caller"] = identify(scope["headers"], self._desk.service.tokens)
 
 
 class _Endpoint:

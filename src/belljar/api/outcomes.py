@@ -44,7 +44,7 @@ async def submit(call: Call, submission: Submission, session: Session | None = N
         else:
             taken = await call.service.sessions.submit(session, submission)
     if isinstance(taken, LiveRun):
-        if taken.task is not None:
+        if taken.task is not None and taken.approval is None:  # what waits for a person waits on disk
             call.keep_until(taken.task)
     elif taken.record.status is Status.REFUSED:
         raise _recorded(taken.record)

@@ -34,6 +34,7 @@ KIND = "approval"
 STANDING = "standing"
 ACTIVE = "active"
 MAX_WAITING = 1000
+MAX_WAITING_PER_PROJECT = 100
 MAX_REMEMBER_DAYS = 365
 MAX_REASON = 2000
 REVIEW_S = 1.0
@@ -94,6 +95,16 @@ class Approval:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    approval: Approval
+    answer: asyncio.Future[Answer]
+
+    def hear(self, answer: Answer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
 def digest_of(submission: Submission, grant: Grant) -> str:
     return hashlib.sha256(f"{submission.digest} {grant.digest}".encode()).hexdigest()
 
@@ -111,12 +122,12 @@ class Approvals:
         self._expires_s = expires_s
         self._approvers = approvers or {}
         self._now = now
-        self._waiting: dict[str, asyncio.Future[Answer]] = {}
-        self._expiry: dict[str, datetime] = {}
+        self._waiting: dict[str, _Waiting] = {}
 
-    def check_room(self) -> None:
-        if len(self._waiting) >= MAX_WAITING:
-            raise QueueFull(f"{MAX_WAITING} runs wait for a person already", retry_after_s=60)
+    def check_room(self, project_id: str) -> None:
+        of_project = sum(one.approval.project_id == project_id for one in self._waiting.values())
+        if len(self._waiting) >= MAX_WAITING or of_project >= MAX_WAITING_PER_PROJECT:
+            raise QueueFull("too many runs wait for a person already", retry_after_s=60)
 
     async def ask(
         self, record: ExecRecord, digest: str, tier: RiskTier, shown: Mapping[str, Any]
@@ -149,18 +160,16 @@ class Approvals:
         return approval
 
     def _await(self, approval: Approval) -> None:
-        self._waiting[approval.id] = asyncio.get_running_loop().create_future()
-        self._expiry[approval.id] = approval.expires_at
+        self._waiting[approval.id] = _Waiting(approval, asyncio.get_running_loop().create_future())
 
     async def answered(self, approval: Approval) -> Approval:
         """When somebody has decided, or nobody in time."""
         if approval.answer is not None:
             return approval
         try:
-            answer = await self._waiting[approval.id]
+            answer = await self._waiting[approval.id].answer
         finally:
-            self._waiting.pop(approval.id, None)
-            self._expiry.pop(approval.id, None)
+            del self._waiting[approval.id]
         return replace(approval, answer=answer)
 
     async def standing(self, digest: str) -> Mapping[str, Any] | None:
@@ -225,24 +234,29 @@ class Approvals:
                 pass  # somebody was faster, and it does not matter any more
 
     async def watch(self) -> None:
-        """Lets those expire that nobody answered, until it is cancelled."""
+        """Until it is cancelled: lets those expire that nobody answered, and hears what others decided."""
         while True:
-            for approval_id in [one for one, at in self._expiry.items() if at <= self._now()]:
+            for waiting in list(self._waiting.values()):
                 try:
-                    approval = await self.get(approval_id)
-                    await self._answer(
-                        approval, Answer(ApprovalState.EXPIRED, "", "nobody answered", self._now())
-                    )
+                    await self._look_at(waiting)
                 except BelljarError as error:
-                    logger.warning("%s cannot expire now: %s", approval_id, error)
+                    logger.warning("%s cannot be looked at now: %s", waiting.approval.id, error)
             await asyncio.sleep(REVIEW_S)
+
+    async def _look_at(self, waiting: _Waiting) -> None:
+        # A decision may have been taken through another process of the service.
+        approval = await self.get(waiting.approval.id)
+        if approval.answer is not None:
+            waiting.hear(approval.answer)
+        elif approval.expires_at <= self._now():
+            nobody = Answer(ApprovalState.EXPIRED, "", "nobody answered in time", self._now())
+            await self._answer(approval, nobody)
 
     async def _answer(self, approval: Approval, answer: Answer) -> Approval:
         decided = replace(approval, answer=answer)
         await self._store.move_matter(_matter(decided), ApprovalState.WAITING)
-        waiting = self._waiting.get(approval.id)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+        if approval.id in self._waiting:
+            self._waiting[approval.id].hear(answer)
         return decided
 
     async def _remember(self, approval: Approval, until: datetime) -> None:

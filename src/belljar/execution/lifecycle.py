@@ -140,7 +140,8 @@ class Lifecycle:
             lambda: list(self.workspace.events(record.project_id, record.exec_id))
         )
         stored = [RunEvent.from_line(line) for line in lines]
-        last = RunEvent(len(stored) + 1, "finished", recording.last_event(record))
+        # Of a run that never began nothing is stored: whoever heard something before goes on from there.
+        last = RunEvent((len(stored) or after) + 1, "finished", recording.last_event(record))
         for event in (*stored, last):
             if event.number > after:
                 yield event
@@ -239,7 +240,7 @@ class Lifecycle:
             live.log.add("queued", exec_id=record.exec_id, waiting=self.turns.waiting)
             accepting = self._accept(live)
         else:
-            self.approvals.check_room()
+            self.approvals.check_room(record.project_id)
             live.record = replace(record, status=Status.PENDING)
             accepting = self._accept_pending(live, tier, recording.shown(submission, decision, risk))
         # Known before it is accepted: whoever sees the row can listen to the run and cancel it.
@@ -346,6 +347,8 @@ class Lifecycle:
     async def _await_approval(self, live: LiveRun) -> tuple[ExecRecord, None] | None:
         """None when it may run now; otherwise what is to be written down."""
         assert live.approval is not None
+        # It may take days: meanwhile the bytes lie on disk only.
+        live.submission = replace(live.submission, request=RunRequest())
         live.waiting = asyncio.ensure_future(self.approvals.answered(live.approval))
         try:
             approval = live.approval = await live.waiting
@@ -375,11 +378,12 @@ class Lifecycle:
 
     async def _check_unchanged(self, live: LiveRun, approval: Approval) -> None:
         """What would run now is what was shown then, to the byte; else the yes was to something else."""
-        try:
-            decision, submission = await self._admit(self._refresh(live.submission), live.engine)
-            same = digest_of(submission, decision.grant) == approval.digest
-        except (BadRequest, Refused, NotFound, Conflict):
-            same = False
+        same = False
+        waited = await asyncio.to_thread(self.pending.load, live.record.exec_id)
+        if waited is not None:
+            with suppress(BadRequest, Refused, NotFound, Conflict):
+                decision, live.submission = await self._admit(self._refresh(waited), live.engine)
+                same = digest_of(live.submission, decision.grant) == approval.digest
         if not same:
             message = "code, files, limits or policy are not what was approved any more; ask again"
             raise ApprovalDenied(message)
@@ -510,7 +514,8 @@ async def _already(live: LiveRun) -> bool:
 
 
 async def _aside(request: RunRequest, work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-    """Work whose time grows with the length of the program."""
-    if sum(map(len, (request.code or "", *(request.command or ())))) <= READ_AT_ONCE_CHARS:
+    """Work whose time grows with the length of the program and what lies beside it."""
+    files = sum(len(file.content) for file in (*request.files, *request.inputs))
+    if files + sum(map(len, (request.code or "", *(request.command or ())))) <= READ_AT_ONCE_CHARS:
         return work(*args, **more)
     return await asyncio.to_thread(work, *args, **more)

@@ -6,6 +6,7 @@ error that names the field.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from belljar.errors import (
 )
 from belljar.models import Grant, InputFile, Language, RiskTier, RunRequest, Start
 from belljar.policy.commands import check_argv, check_commands
-from belljar.policy.risk import Assessment, assess
+from belljar.policy.risk import Assessment, Source, assess_all
 
 SCRIPTS = {
     Language.PYTHON: "main.py",
@@ -46,6 +47,20 @@ class Plan:
     files: tuple[InputFile, ...]
     """For `work`, the script among them."""
     inputs: tuple[InputFile, ...]
+
+
+_INTERPRETED = {
+    "python": Language.PYTHON,
+    "node": Language.JAVASCRIPT,
+    "nodejs": Language.JAVASCRIPT,
+    **dict.fromkeys(("bash", "dash", "ksh", "sh", "zsh"), Language.BASH),
+}
+_SUFFIXES = {
+    "py": Language.PYTHON,
+    **dict.fromkeys(("bash", "sh"), Language.BASH),
+    **dict.fromkeys(("cjs", "js", "mjs"), Language.JAVASCRIPT),
+    **dict.fromkeys(("cts", "mts", "ts"), Language.TYPESCRIPT),
+}
 
 
 def plan(
@@ -98,10 +113,34 @@ def plan(
 
 
 def risk_of(request: RunRequest) -> Assessment:
-    """What reading the program says of it, before it runs. Advice; containment does not depend on it."""
-    if request.command is not None:
-        return assess(shlex.join(request.command), Language.BASH)
-    return assess(request.code or "", request.language or Language.PYTHON)
+    """What reading the program says of it, before it runs. Advice; containment does not depend on it.
+
+    Read with it is what it could run as easily: scripts among its files, and what an interpreter is fed.
+    """
+    if request.command is None:
+        sources = [Source(request.code or "", request.language or Language.PYTHON)]
+    else:
+        sources = [Source(shlex.join(request.command), Language.BASH)]
+        interpreter = re.fullmatch(r"([a-z]+)[\d.]*", request.command[0].rpartition("/")[2])
+        if request.stdin and interpreter and interpreter[1] in _INTERPRETED:
+            sources.append(_source("stdin", request.stdin, _INTERPRETED[interpreter[1]]))
+    for file in (*request.files, *request.inputs):
+        language = _language_of(file)
+        if language is not None:
+            sources.append(_source(file.path, file.content, language))
+    return assess_all(sources)
+
+
+def _source(name: str, content: bytes, language: Language) -> Source:
+    return Source(content.decode("utf-8", "replace"), language, name)
+
+
+def _language_of(file: InputFile) -> Language | None:
+    """By its name or its first line; None for what is no script."""
+    if file.content.startswith(b"#!"):
+        words = re.findall(r"[a-z]+", file.content[:200].split(b"\n")[0].decode("ascii", "replace"))
+        return next((_INTERPRETED[word] for word in words if word in _INTERPRETED), Language.BASH)
+    return _SUFFIXES.get(file.path.rpartition(".")[2].lower())
 
 
 def check_environment(env: Mapping[str, str], grant: Grant) -> None:

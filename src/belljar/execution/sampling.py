@@ -109,9 +109,7 @@ class Sampler:
         for session in self._sessions.all_open:
             jar = session.kept.jar
             runs = tuple(session.live.values())
-            yield _Place(
-                "session", session.id, session.project_id, session.grant.limits, jar.counters, runs
-            )
+            yield _Place("session", session.id, session.project_id, session.grant.limits, jar.counters, runs)
         for live in self._lifecycle.live_runs:
             counters = getattr(live.jar, "counters", None)
             if counters is not None and live.engine is self._lifecycle.engine:

@@ -7,11 +7,14 @@ from the host. What a program changes meanwhile can only change what is sent. St
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from belljar.guest import protocol, tree
 
+REMOVING_S = 3.0
+"""For one removal: a program may add as fast as we take away."""
 _PER_FRAME = 256
 
 
@@ -24,7 +27,7 @@ def answer(areas: dict[str, int], stream: int, request: dict[str, Any]) -> Itera
     elif request["op"] == "read":
         outcome["size"] = yield from _read(area, path, stream, request)
     elif request["op"] == "remove":
-        tree.remove_tree(area, path)
+        tree.remove_tree(area, path, time.monotonic() + REMOVING_S)
     elif request["op"] == "move":
         tree.move(area, path, os.fsencode(request["to"]))
     else:

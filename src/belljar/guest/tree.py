@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import math
 import os
 import re
 import stat
@@ -275,18 +276,18 @@ def write_file(dirfd: int, path: str | bytes, content: bytes | Iterable[bytes], 
     upload.close()
 
 
-def remove_tree(dirfd: int, path: str | bytes) -> None:
+def remove_tree(dirfd: int, path: str | bytes, deadline: float = math.inf) -> None:
     """Delete what `path` names, a whole directory or anything else; nothing there is fine too.
 
     Goes down and up again with one or two descriptors, however deep the tree. Directories that their
-    owner closed are opened up first. Nothing may be running in the tree any more: a program that keeps
-    adding to it is never finished with, and what cannot be deleted ends this with a Refusal.
+    owner closed are opened up first. What cannot be deleted ends this with a Refusal; so does the deadline
+    (on `time.monotonic`), because a program that keeps adding to the tree is never finished with.
     """
     names = _names(path)
     with _refusing(path):
         parent = _descend(dirfd, names[:-1])
         try:
-            _remove(parent, names[-1])
+            _remove(parent, names[-1], deadline)
         finally:
             os.close(parent)
 
@@ -410,7 +411,7 @@ def _create(dirfd: int, name: bytes, mode: int) -> int:
     return fd
 
 
-def _remove(parent: int, name: bytes) -> None:
+def _remove(parent: int, name: bytes, deadline: float = math.inf) -> None:
     try:
         found = os.lstat(name, dir_fd=parent)
     except FileNotFoundError:
@@ -423,7 +424,7 @@ def _remove(parent: int, name: bytes) -> None:
     above: list[tuple[bytes, tuple[int, int]]] = []
     try:
         while True:
-            child = _clear(fd)
+            child = _clear(fd, deadline)
             if child is not None:
                 above.append((child, _identity(fd)))
                 fd = _moved(fd, _enter(fd, child))
@@ -440,13 +441,15 @@ def _remove(parent: int, name: bytes) -> None:
     os.rmdir(name, dir_fd=parent)
 
 
-def _clear(fd: int) -> bytes | None:
+def _clear(fd: int, deadline: float) -> bytes | None:
     """Unlink what is not a directory; the first directory met, or None once nothing is left."""
     empty = False
     while not empty:  # a directory may hide entries from a scan that deletes as it goes
         empty = True
         with os.scandir(fd) as found:
             for item in found:
+                if time.monotonic() > deadline:
+                    raise Refusal(TOO_MANY, os.fsencode(item.name))
                 if item.is_dir(follow_symlinks=False):
                     return os.fsencode(item.name)
                 os.unlink(item.name, dir_fd=fd)

@@ -8,7 +8,7 @@ program that wants to hide what it does can.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -45,10 +45,33 @@ class Assessment:
     """Highest tier first, then by line; at most MAX_FINDINGS."""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One text that a run may execute: the program, or a file beside it."""
+
+    text: str
+    language: Language
+    name: str = ""
+    """Of the file; empty for the program itself."""
+
+
 def assess(code: str, language: Language) -> Assessment:
     """Never raises on any text; code that cannot be read is a finding that makes a person look."""
-    # Some reasons quote the program.
-    findings = {replace(finding, reason=finding.reason[:160]) for finding in _findings(code, language)}
+    return assess_all([Source(code, language)])
+
+
+def assess_all(sources: Iterable[Source]) -> Assessment:
+    """The program and what it could run as easily, as one."""
+    findings: set[Finding] = set()
+    left = MAX_CHARS
+    for source in sources:
+        left -= len(source.text)
+        if left < 0 and source.name:
+            findings.add(Finding(RiskTier.HIGH, "there is more code in its files than can be read", 1))
+            break
+        prefix = f"{source.name}: " if source.name else ""
+        for finding in _findings(source.text, source.language):
+            findings.add(replace(finding, reason=(prefix + finding.reason)[:160]))  # some quote the program
     ordered = sorted(findings, key=lambda finding: (-finding.tier.rank, finding.line, finding.reason))
     return Assessment(ordered[0].tier if ordered else RiskTier.SAFE, tuple(ordered[:MAX_FINDINGS]))
 

@@ -7,6 +7,7 @@ The commands come from the same reading that the command policy checks, so that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from belljar.models import Finding, RiskTier
@@ -65,7 +66,11 @@ _HARMLESS = frozenset(
 
 _INTERPRETERS = SHELLS | OTHER_SHELLS
 
-_CODE_OPTIONS = {"python": "-c", "python2": "-c", "python3": "-c", "node": "-e", "nodejs": "-e"}
+_PYTHON = re.compile(r"python[\d.]*")
+_NODE = ("node", "nodejs")
+# Python's options may be joined to one word, and the code to that: -Ic'print(1)'.
+_PYTHON_CODE = re.compile(r"-[bBdEhiIOPqsSuvVx]*c(.*)", re.DOTALL)
+_NODE_CODE = re.compile(r"(?:-e|-p|-pe|--eval|--print)(?:=(.*))?", re.DOTALL)
 _HARMLESS_TARGETS = ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/")
 
 
@@ -103,7 +108,7 @@ def _does(command: Command) -> Iterator[Finding]:
         yield Finding(_CRITICAL, f"{name} gives a shell to the network", command.line)
     if name in ("sed", "perl") and any(word.shape.startswith("-i") for word in command.words):
         yield Finding(_HIGH, f"{name} -i changes files", command.line)
-    if name in _CODE_OPTIONS:
+    if _PYTHON.fullmatch(name) or name in _NODE:
         yield from _inline_code(command, name)
 
 
@@ -126,29 +131,29 @@ def _redirected(command: Command, redirect: Redirect) -> Iterator[Finding]:
 
 
 def _inline_code(command: Command, name: str) -> Iterator[Finding]:
-    option = _CODE_OPTIONS[name]
-    words = command.words
-    code, line = None, command.line
-    for index, word in enumerate(words[:-1]):
-        if word.text == option:
-            code = words[index + 1]
+    option = _NODE_CODE if name in _NODE else _PYTHON_CODE
+    line = command.line
+    for index, word in enumerate(command.words):
+        given = option.fullmatch(word.text) if word.text is not None else None
+        if given is not None:
+            following = command.words[index + 1 : index + 2]
+            code = given[1] or (following[0].text if following else "")
             break
     else:
         here = [redirect for redirect in command.redirects if redirect.operator in ("<<", "<<<")]
-        if here:
-            code, line = here[-1].target, here[-1].line
+        if not here:
+            return
+        code, line = here[-1].target.text, here[-1].line
     if code is None:
-        return
-    if code.text is None:
         yield Finding(_CRITICAL, f"the code that {name} runs is only known at run time", command.line)
         return
-    if option == "-c":
-        from belljar.policy.risk_python import find_in_python
-
-        findings = find_in_python(code.text)
-    else:
+    if name in _NODE:
         from belljar.policy.risk_javascript import find_in_javascript
 
-        findings = find_in_javascript(code.text)
+        findings = find_in_javascript(code)
+    else:
+        from belljar.policy.risk_python import find_in_python
+
+        findings = find_in_python(code)
     for finding in findings:
         yield Finding(finding.tier, finding.reason, finding.line + line - 1)
