@@ -654,10 +654,10 @@ def test_directory_moved_away_during_removal_does_not_lead_outside(
     (root.parent / "secret" / "b").mkdir()
     clear = tree._clear
 
-    def clear_and_move(fd: int) -> bytes | None:
+    def clear_and_move(fd: int, deadline: float) -> bytes | None:
         if os.readlink(f"/proc/self/fd/{fd}") == str(root / "a" / "b"):
             os.rename(root / "a" / "b", root.parent / "secret" / "b")
-        return clear(fd)
+        return clear(fd, deadline)
 
     monkeypatch.setattr(tree, "_clear", clear_and_move)
     assert refused(lambda: tree.remove_tree(dirfd, "a")) == tree.OUTSIDE

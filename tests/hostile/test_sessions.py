@@ -240,7 +240,7 @@ def test_a_clock_ends_a_program_that_heeds_nothing_and_what_it_started(glass: Gl
             ran = await run(kept, command, replace(SMALL, timeout_s=0.5))
             assert ran.ended.verdict is Verdict.TIMEOUT
             seen = await python(kept, "import os; print(*(p for p in os.listdir('/proc') if p.isdigit()))")
-            assert len(seen.out.split()) == 2, seen.out
+            assert len(seen.out.split()) == 1, seen.out  # itself; the guest is hidden
 
     contained(glass, scene)
 
@@ -418,7 +418,6 @@ def test_names_are_swapped_while_files_are_looked_at(glass: Glass) -> None:
                 if os.fork():
                     os._exit(0)
                 os.setsid()
-                os.symlink("real", "way")
                 while True:
                     for target in ("real", "link"):
                         try:

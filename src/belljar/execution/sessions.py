@@ -16,6 +16,7 @@ import logging
 import secrets
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -68,6 +69,8 @@ class Session:
     id: str
     project_id: str
     grant: Grant
+    image: str | None
+    """As policy named it."""
     overrides: Mapping[str, object]
     created_at: datetime
     idle_s: float
@@ -102,7 +105,8 @@ class Session:
         return self.engine.interpreters()
 
     async def fit(self, grant: Grant, language: Language | None) -> Grant:
-        return grant  # its image was chosen when it began
+        """The image was chosen when it began, whatever the language."""
+        return replace(grant, image=self.grant.image) if grant.image == self.image else grant
 
     async def create(self, grant: Grant) -> Jar:
         if shape_of(grant) != shape_of(self.grant):
@@ -217,10 +221,12 @@ class Sessions:
         self._take_room(project_id)
         try:
             await self._store.open_matter(matter)
+            grant = await self._engine.fit(decision.grant, None)
             session = Session(
                 id=matter.id,
                 project_id=project_id,
-                grant=decision.grant,
+                grant=grant,
+                image=decision.grant.image,
                 overrides=dict(overrides or {}),
                 created_at=created_at,
                 idle_s=idle_s,
@@ -229,20 +235,28 @@ class Sessions:
                 env=dict(env or {}),
                 working_dir=working_dir,
                 last_used=created_at,
-                kept=await self._keep(decision.grant, files),
+                kept=await self._keep(grant, files),
                 engine=self._engine,
                 now=self._now,
             )
             self._open[session.id] = session
             await self._store.move_matter(self._matter(session), State.READY)
         except BaseException as error:
-            why = error.message if isinstance(error, BelljarError) else "it could not be begun"
-            failed = replace(matter, state=State.ENDED, body={**matter.body, "reason": why})
-            await self._store.move_matter(failed, State.READY)
+            await self._give_up(matter, error)
             raise
         finally:
             self._starting[project_id] -= 1
         return session
+
+    async def _give_up(self, matter: Matter, error: BaseException) -> None:
+        """Nobody was told of it: nothing of it stays."""
+        session = self._open.pop(matter.id, None)
+        if session is not None:
+            await session.kept.destroy()
+        why = error.message if isinstance(error, BelljarError) else "it could not be begun"
+        failed = replace(matter, state=State.ENDED, body={**matter.body, "reason": why})
+        with suppress(BelljarError):  # perhaps it is the store that failed
+            await self._store.move_matter(failed, State.READY)
 
     def _take_room(self, project_id: str) -> None:
         starting = self._starting.get(project_id, 0)

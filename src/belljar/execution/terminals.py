@@ -48,7 +48,8 @@ async def terminal(
         Conflict: the session is not ready.
     """
     session.check(State.READY)
-    grant = lifecycle.decide(role=role, tool=tool, overrides=session.overrides).grant
+    decision = lifecycle.decide(role=role, tool=tool, overrides=session.overrides)
+    grant = await session.fit(decision.grant, Language.BASH)
     if shape_of(grant) != shape_of(session.grant):
         raise BadRequest("this session was granted more than a shell may have", field="session_id")
     if grant.commands or grant.approve_at is not None:
