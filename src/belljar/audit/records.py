@@ -161,8 +161,8 @@ class AuditStore(Protocol):
     """
 
     async def accept(self, record: ExecRecord) -> ExecRecord:
-        """Write a new record (QUEUED, PENDING or REFUSED) and return it; the record that has its request_id already,
-        if that has the same digest.
+        """Write a new record (QUEUED, PENDING or REFUSED) and return it; or the record that has its request_id
+        already, if that has the same digest.
 
         Raises:
             Conflict: the request_id of that project is another request's.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from belljar.models import Network, NetworkRules
 
-__all__ = ["Ruling", "may_connect", "may_reach", "matches"]
+__all__ = ["Ruling", "matches", "may_connect", "may_reach"]
 
 PORTS = (80, 443)
 

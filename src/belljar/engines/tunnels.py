@@ -15,7 +15,7 @@ from typing import Protocol
 from belljar.guest import protocol
 from belljar.models import Contacted, Network
 
-__all__ = ["CONTACTED", "MAX_OPEN", "NO_WAY_OUT", "Gate", "Tunnel", "Tunnels", "WayOut"]
+__all__ = ["CONTACTED", "MAX_OPEN", "NO_WAY_OUT", "Channel", "Gate", "Tunnel", "Tunnels", "WayOut"]
 
 NO_WAY_OUT = "this engine was made without egress, so nothing would decide what may be reached"
 MAX_OPEN = 128

@@ -224,6 +224,19 @@ def test_real_v2_sweep_kills_the_jars_of_a_dead_service(unified: Path, claimed: 
     assert not left.exists()
 
 
+def test_real_v1_sweep_kills_the_jars_of_a_dead_service(claimed: Claim, dead_pid: int) -> None:
+    if "pids" not in claimed.paths:
+        pytest.xfail("this machine has no version 1 tree")
+    base = claimed.paths["pids"].parent
+    left = base / _of(dead_pid, claimed)
+    (left / "jar-old").mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"]) as survivor:
+        (left / "jar-old/cgroup.procs").write_text(str(survivor.pid))
+        delegation._sweep(base)
+        assert survivor.wait(timeout=5) == -9
+    assert not left.exists()
+
+
 def test_real_v2_tree_without_the_controllers_is_no_delegation_and_keeps_nothing(unified: Path) -> None:
     if {"memory", "pids", "cpu"} <= set((unified / "cgroup.controllers").read_text().split()):
         pytest.skip("this tree has all of them")

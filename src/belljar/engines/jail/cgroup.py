@@ -150,12 +150,14 @@ class Cgroup:
         return [int(pid) for pid in self._read(home, "cgroup.procs").split()]
 
     def kill(self) -> None:
-        """SIGKILL to everything in it, also to what is being forked; cgroups(7)."""
-        if "v2" in self._parents:
-            try:
+        """SIGKILL to everything in it: by version 2 also to what is being forked, else one by one; cgroups(7)."""
+        with suppress(FileNotFoundError):  # it is gone, or the kernel is older than 5.14
+            if "v2" in self._parents:
                 self._write("v2", "cgroup.kill", 1)
-            except FileNotFoundError:
-                pass  # older than 5.14: the end of the jar's pid 1 kills the rest
+                return
+            for home in self._parents:
+                for pid in self._members(home):
+                    self._kill(home, pid)
 
     def remove(self, patience_s: float = 5.0) -> None:
         """Remove it everywhere; OSError EBUSY if something still lives in it after `patience_s`."""

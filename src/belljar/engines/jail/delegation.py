@@ -150,7 +150,7 @@ def _remove_quietly(path: Path) -> None:
             for jar in [entry.name for entry in os.scandir(fd) if entry.is_dir()]:
                 cgroup = Cgroup({"v2" if (path / "cgroup.controllers").exists() else "v1": fd}, jar)
                 cgroup.kill()
-                cgroup.remove(patience_s=1.0)
+                cgroup.remove()
         finally:
             os.close(fd)
         path.rmdir()
