@@ -69,7 +69,14 @@ class Web(http.server.BaseHTTPRequestHandler):
             self._answer(self._body())
 
     def _body(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("content-length", 0)))
+        if "content-length" in self.headers:
+            return self.rfile.read(int(self.headers["content-length"]))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     def _answer(self, body: bytes, *headers: tuple[str, str]) -> None:
         self.send_response(200)
@@ -292,26 +299,30 @@ async def test_megabytes_arrive_as_they_were_sent(engine: Engine) -> None:
 
 async def test_a_slow_server_holds_up_nobody_else(engine: Engine) -> None:
     needed("curl")
-    async with server(answer_and_go) as (quick, seen):
+    others = asyncio.Semaphore(0)
 
-        async def wait_for_the_others(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nd")
-            while seen.connections < 5:
-                await asyncio.sleep(0.01)
-            writer.write(b"rop\n")
+    async def wait_for_the_others(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nd")
+        for _ in range(5):
+            await others.acquire()
+        writer.write(b"rop\n")
 
-        async with server(wait_for_the_others) as (slow, _):
-            result, _ = await run(
-                engine,
-                network(slow, quick, hosts=HOSTS),
-                f"""
-                curl -sS http://slow.test:{slow}/ > slow &
-                for i in 1 2 3 4 5; do curl -sS -o /dev/null http://a.test:{quick}/; done
-                wait
-                cat slow
-                """,
-            )
+    async def release(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer_and_go(reader, writer)
+        others.release()
+
+    async with server(release) as (quick, _), server(wait_for_the_others) as (slow, _):
+        result, _ = await run(
+            engine,
+            network(slow, quick, hosts=HOSTS),
+            f"""
+            curl -sS http://slow.test:{slow}/ > slow &
+            for i in 1 2 3 4 5; do curl -sS -o /dev/null http://a.test:{quick}/; done
+            wait
+            cat slow
+            """,
+        )
     assert result.stdout == b"drop\n"
 
 

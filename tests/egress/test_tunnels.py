@@ -103,6 +103,32 @@ async def test_methods_that_are_not_for_servers_are_refused(method: str) -> None
         assert not seen.text
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\ncontent-length: 1\r\n\r\nx",
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx",
+            id="one-that-would-go-on",
+        ),
+        pytest.param(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n",
+            id="after-an-interim-answer",
+        ),
+        pytest.param(b"no head at all", b"no head at all", id="not-http"),
+        pytest.param(
+            b"HTTP/1.1 200\n\n" + bytes(100_000), b"HTTP/1.1 200\n\n" + bytes(100_000), id="bare-lf"
+        ),
+        pytest.param(b"", b"", id="nothing"),
+    ],
+)
+async def test_an_answer_says_that_the_connection_ends_with_it(answer: bytes, told: bytes) -> None:
+    async with server(answer) as (port, _), program(egress(), network(port)) as one:
+        await one.say(get(port))
+        assert await one.hear() == told
+
+
 async def test_a_second_request_on_the_same_connection_is_not_sent_on() -> None:
     async with server(answered(b"first")) as (port, seen), program(egress(), network(port)) as one:
         await one.say(get(port) + get(port, path="/smuggled"))

@@ -606,7 +606,7 @@ def test_there_is_no_terminal_to_type_into(glass: Glass) -> None:
                 say(f"terminal_{fd}", os.isatty(fd))
                 attempt(f"type_{fd}", fcntl.ioctl, fd, termios.TIOCSTI, b"x")
                 attempt(f"paste_{fd}", fcntl.ioctl, fd, 0x541C, b"\\x03")
-            for path in ("/dev/tty", "/dev/console", "/dev/ptmx", "/dev/pts/ptmx", "/dev/tty0"):
+            for path in ("/dev/tty", "/dev/console", "/dev/tty0"):
                 attempt(path, os.open, path, os.O_RDWR)
             attempt("control", fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
             """,
@@ -617,3 +617,31 @@ def test_there_is_no_terminal_to_type_into(glass: Glass) -> None:
     assert {said.pop(f"{way}_{fd}") for way in ("type", "paste") for fd in (0, 1, 2)} == {"EPERM"}
     assert said.pop("control") == "ENOTTY"
     assert set(said.values()) <= {"ENOENT", "ENXIO"}
+
+
+def test_a_terminal_of_its_own_is_all_it_gets(glass: Glass) -> None:
+    """Where jars have pseudo-terminals, they are few, nobody else's, and nothing can be typed into them."""
+    result = glass.contains(
+        Attack(
+            control=Control.PROBE,
+            code="""
+            from tactics import *
+            import fcntl, termios
+            say("others", [name for name in os.listdir("/dev/pts") if name != "ptmx"])
+            pairs = []
+            try:
+                while len(pairs) < 100:
+                    pairs.append(os.openpty())
+            except OSError:
+                pass
+            say("few", len(pairs) <= 32)
+            for _, slave in pairs[:1]:
+                os.setsid() if os.getpid() != os.getsid(0) else None
+                fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+                attempt("type", fcntl.ioctl, slave, termios.TIOCSTI, b"x")
+            """,
+        )
+    )
+    said = answers(result.stdout)
+    assert (said["others"], said["few"]) == ("[]", "True")
+    assert said.get("type", "EPERM") == "EPERM"

@@ -1,6 +1,7 @@
 """One HTTP request and its answer, passed from a client to a server and back.
 
-The request is read to its exact end and no further; the answer is passed on as it is, until it ends.
+The request is read to its exact end and no further. The answer is passed on as it is, until it ends, but for
+one word: that the connection ends with it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from belljar.egress.heads import BadHead, Head
+from belljar.egress.heads import MAX_HEAD, BadHead, Head
 from belljar.egress.streams import Duplex, Reader, TooMuch, pump
 
 __all__ = ["Counters", "both", "exchange"]
@@ -18,6 +19,8 @@ __all__ = ["Counters", "both", "exchange"]
 MAX_LINE = 4096
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _REFUSED_METHODS = ("CONNECT", "TRACE")
+_SWITCHING = b"101"
+_CONNECTION = (b"connection", b"keep-alive", b"proxy-connection")
 
 Count = Callable[[int], None]
 Counters = tuple[Count, Count]
@@ -35,27 +38,34 @@ async def exchange(
         raise BadHead("a request to upgrade has no body")
     sent(len(request))
     await server.write(request)
-    if head.upgrade:
-        await _upgraded(reader, client, server, counters)
-        return
+    answer = Reader(server)
     sending = asyncio.create_task(_send_body(head, reader, server, sent))
     try:
-        await pump(server, client, received)
+        status = await _pass_head(answer, client, received)
+        if head.upgrade and status == _SWITCHING:  # only if the server agrees is anything else said to it
+            await both(pump(answer, client, received), pump(reader, server, sent))
+        else:
+            await pump(answer, client, received)
     finally:
         sending.cancel()
 
 
-async def _upgraded(reader: Reader, client: Duplex, server: Duplex, counters: Counters) -> None:
-    """Another protocol is spoken only if the server agrees; else nothing more is said to it."""
-    sent, received = counters
-    answer = Reader(server)
-    line = await answer.until(b"\r\n", MAX_LINE)
-    received(len(line))
-    await client.write(line)
-    if line.split(b" ")[1:2] == [b"101"]:
-        await both(pump(answer, client, received), pump(reader, server, sent))
-    else:
-        await pump(answer, client, received)
+async def _pass_head(answer: Reader, client: Duplex, received: Count) -> bytes:
+    """Returns the status. What a server says that does not speak plainly is passed on as it is."""
+    while True:
+        try:
+            head = await answer.until(b"\r\n\r\n", MAX_HEAD)
+        except (EOFError, TooMuch):
+            return b""
+        received(len(head))
+        first, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+        status = first.split(b" ")[1] if first.count(b" ") else b""
+        if not status.startswith(b"1"):
+            kept = [line for line in fields if line.partition(b":")[0].lower() not in _CONNECTION]
+            head = b"\r\n".join((first, *kept, b"connection: close", b"", b""))
+        await client.write(head)
+        if status == _SWITCHING or not status.startswith(b"1"):
+            return status
 
 
 async def _send_body(head: Head, reader: Reader, server: Duplex, sent: Count) -> None:

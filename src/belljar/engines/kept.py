@@ -152,7 +152,7 @@ class KeptJar:
         content = b"".join(frame.payload for frame in frames if frame.kind == protocol.DATA)
         size = frames[-1].json().get("size")
         if not isinstance(size, int) or len(content) > length:
-            raise self._broken("a file that is larger than was asked for")
+            raise self.broken("a file that is larger than was asked for")
         return content, size
 
     async def remove(self, area: Area, path: str) -> None:
@@ -181,7 +181,7 @@ class KeptJar:
                     frames.append(await link.next(stream))
             refused = frames[-1].json().get("error")
         except (TimeoutError, protocol.ProtocolError) as error:
-            raise self._broken(repr(error)) from error
+            raise self.broken(repr(error)) from error
         if refused:
             raise _refusal(str(refused), str(fields.get("path", "")))
         return frames
@@ -190,7 +190,7 @@ class KeptJar:
         """Do it; nobody waits for the answer."""
         self._jar.link.forget(self._jar.link.open(op, **fields))
 
-    def _broken(self, how: str) -> EngineUnavailable:
+    def broken(self, how: str) -> EngineUnavailable:
         self._jar.link.fail(f"the guest broke the rules: {how}")
         return EngineUnavailable(f"the jar was lost: {self._jar.link.lost}")
 
@@ -212,26 +212,33 @@ class Terminal:
         self.exit_code: int | None = None
         self.signal: int | None = None
 
+    async def begin(self) -> None:
+        """
+        Raises:
+            BadRequest: jars of this engine have no terminals.
+        """
+        if (await self._next()).kind == protocol.END:
+            raise BadRequest("the jars of this engine have no terminals", field="session_id")
+
     async def output(self) -> AsyncIterator[bytes]:
         """What it shows, until it is over. It is not read faster than this is."""
-        link = self._kept.jar.link
-        try:
-            while True:
-                frame = await link.next(self._stream)
-                if frame.kind == protocol.OUT:
-                    yield frame.payload
-                    self._kept.let("room", program=self._stream, bytes=len(frame.payload))
-                elif frame.kind == protocol.END:
-                    self._end(frame.json())
-                    return
-        except protocol.ProtocolError as error:
-            link.fail(f"the guest broke the rules: {error}")
-            raise EngineUnavailable(f"the jar was lost: {link.lost}") from error
+        while True:
+            frame = await self._next()
+            if frame.kind == protocol.OUT:
+                yield frame.payload
+                self._kept.let("room", program=self._stream, bytes=len(frame.payload))
+            elif frame.kind == protocol.END:
+                self._end(frame)
+                return
 
-    def _end(self, facts: Mapping[str, Any]) -> None:
-        if "error" in facts:
-            raise EngineUnavailable("no terminal can be had in this jar")
-        status = facts.get("status")
+    async def _next(self) -> protocol.Frame:
+        return await self._kept.jar.link.next(self._stream)
+
+    def _end(self, frame: protocol.Frame) -> None:
+        try:
+            status = frame.json().get("status")
+        except protocol.ProtocolError as error:
+            raise self._kept.broken(str(error)) from error
         if isinstance(status, int) and 0 <= status < 1 << 16:
             self.exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
             self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None

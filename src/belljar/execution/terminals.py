@@ -71,6 +71,7 @@ async def terminal(
     opened = session.kept.terminal(command, rows, columns)
     session.used()
     try:
+        await opened.begin()
         yield opened
     finally:
         await opened.close()

@@ -150,7 +150,7 @@ class Cgroup:
         return [int(pid) for pid in self._read(home, "cgroup.procs").split()]
 
     def kill(self) -> None:
-        """SIGKILL to everything in it: by version 2 also to what is being forked, else one by one; cgroups(7)."""
+        """SIGKILL to everything in it; by version 2 also to what is being forked, else one by one."""
         with suppress(FileNotFoundError):  # it is gone, or the kernel is older than 5.14
             if "v2" in self._parents:
                 self._write("v2", "cgroup.kill", 1)
@@ -172,7 +172,8 @@ class Cgroup:
                 except OSError as error:
                     if error.errno != errno.EBUSY or time.monotonic() > deadline:
                         raise
-                    self.kill()
+                    if "v2" in self._parents:
+                        self.kill()
                     time.sleep(0.001)
 
     def _home(self, controller: str) -> str:

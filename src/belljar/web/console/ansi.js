@@ -4,8 +4,8 @@
 // its classes, and "\r" by itself for "this line starts again".
 
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
-const FLAGS = { 1: "bold", 2: "faint", 3: "italic", 4: "underline", 7: "inverse", 9: "struck" };
-const OFF = { 22: ["bold", "faint"], 23: ["italic"], 24: ["underline"], 27: ["inverse"], 29: ["struck"] };
+const FLAGS = { 1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "struck" };
+const OFF = { 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 27: ["inverse"], 29: ["struck"] };
 const MOST_PARAMETERS = 64;
 
 export class Ansi {

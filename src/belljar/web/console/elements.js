@@ -18,7 +18,7 @@ export function svg(tag, attributes, ...children) {
 }
 
 export function put(place, ...children) {
-  place.replaceChildren(...children.flat().filter(isThere).map(node));
+  place.replaceChildren(...children.flat(Infinity).filter(isThere).map(node));
   return place;
 }
 

@@ -13,6 +13,7 @@ export class Output {
   #waiting = [];
   #timer = null;
   #line = null;
+  #length = 0;
   #restarted = false;
 
   constructor(label = "Output") {
@@ -46,7 +47,6 @@ export class Output {
       for (const piece of this.#readers[stream].read(text)) this.#add(stream, piece);
     }
     this.#waiting = [];
-    while (pane.childElementCount > MOST_LINES) pane.firstElementChild.remove();
     if (atEnd) pane.scrollTop = pane.scrollHeight;
   }
 
@@ -63,11 +63,15 @@ export class Output {
 
   #append(part, style) {
     const line = this.#line ?? this.#newLine();
-    if (this.#restarted) line.replaceChildren();
-    this.#restarted = false;
-    const room = MOST_LINE - line.textContent.length;
+    if (this.#restarted) {
+      line.replaceChildren();
+      this.#length = 0;
+      this.#restarted = false;
+    }
+    const fits = visible(part.slice(0, Math.max(0, MOST_LINE - this.#length)));
+    if (!fits) return;
+    this.#length += fits.length;
     const last = line.lastElementChild;
-    const fits = visible(part.slice(0, Math.max(0, room)));
     // A program may change its colours with every character; then they are lost, not the text.
     if (last && (last.className === style || line.childElementCount >= MOST_PIECES)) last.append(fits);
     else line.append(h("span", { class: style }, fits));
@@ -75,7 +79,9 @@ export class Output {
 
   #newLine() {
     this.#line = h("div", {});
+    this.#length = 0;
     this.element.append(this.#line);
+    if (this.element.childElementCount > MOST_LINES) this.element.firstElementChild.remove();
     return this.#line;
   }
 

@@ -1,0 +1,46 @@
+// A run's receipt, and what can be checked of it: its hash here, its signature and place in the chain by the service.
+
+import { execPath, get } from "./api.js";
+import { button, facts, h, put } from "./elements.js";
+import { careful } from "./notice.js";
+import { badge } from "./words.js";
+
+const CLAIMS = ["exec_id", "request_digest", "grant_digest", "code_hash", "verdict", "exit_code", "stdout_sha256", "stderr_sha256"];
+
+export async function receiptView(run, signal) {
+  if (!run.receipt) return h("p", { class: "faint" }, "There is one when the run is over.");
+  const receipt = await get(execPath(run.exec_id, "receipt"), signal);
+  const bytes = Uint8Array.from(atob(receipt.body), (one) => one.charCodeAt(0));
+  const body = JSON.parse(new TextDecoder().decode(bytes));
+  const answer = h("div", { role: "status" });
+  const check = careful(async () => put(answer, chainAnswer(await get("/audit/verify", signal))));
+  return [
+    facts({
+      Number: String(receipt.number),
+      Hash: h("code", {}, receipt.hash),
+      "The one before": h("code", {}, body.previous),
+      Signature: h("code", {}, receipt.signature),
+    }),
+    h("p", {}, await ownCheck(receipt, body, bytes, run)),
+    button("Check the whole chain", check),
+    answer,
+  ];
+}
+
+export function chainAnswer({ ok, faults }) {
+  if (ok) return h("p", {}, badge("ok"), " Every receipt is signed, follows the one before it, and is what its row says.");
+  return [
+    h("p", {}, badge("faults"), ` ${faults.length} found.`),
+    h("ul", {}, faults.slice(0, 100).map((fault) => h("li", {}, `${fault.kind} ${fault.number ?? ""} ${fault.exec_id ?? ""}: ${fault.what}`))),
+  ];
+}
+
+async function ownCheck(receipt, body, bytes, run) {
+  const differs = CLAIMS.filter((name) => body[name] !== run[name]);
+  if (differs.length) return [badge("differs"), ` The receipt says something else of ${differs.join(", ")}.`];
+  if (!crypto.subtle) return "It says what the record says. Its hash can be checked when the page comes from localhost or by https.";
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  const hash = Array.from(digest, (one) => one.toString(16).padStart(2, "0")).join("");
+  if (hash !== receipt.hash || hash !== run.receipt) return [badge("differs"), " The hash is not that of the body."];
+  return [badge("ok"), " It says what the record says, and its hash is right."];
+}

@@ -1,0 +1,90 @@
+// One run: what it prints as it prints it, what it was granted, what it used and left, and its receipt.
+
+import { eventsOf, execPath, get, post, query } from "./api.js";
+import { artifactList } from "./artifacts.js";
+import { button, facts, h, put, section, to } from "./elements.js";
+import { snapshotTable } from "./grant.js";
+import { careful, failed, say } from "./notice.js";
+import { Output } from "./output.js";
+import { shown } from "./preview.js";
+import { receiptView } from "./receipt.js";
+import { usageChart } from "./usage.js";
+import { badge, duration, moment, outcome, value } from "./words.js";
+
+const OVER = new Set(["finished", "refused"]);
+
+export async function show(place, { id, signal }) {
+  const output = new Output();
+  const results = h("div", {});
+  const head = h("div", {});
+  const rest = h("div", {});
+  put(place, h("h1", {}, "Run ", h("code", {}, id)), head, section("Output", output.element, results), rest);
+
+  const cancel = careful(async () => {
+    await post(execPath(id, "cancel"), {}, signal);
+    say("The run is being ended.");
+  });
+  const look = async () => {
+    const run = await get(execPath(id), signal);
+    put(head, headOf(run, run.status === "pending_approval" && await approvalOf(run, signal), cancel));
+    put(rest, await restOf(run, signal));
+    return run;
+  };
+
+  const run = await look();
+  if (run.status === "refused") return;
+  for await (const event of eventsOf(id, signal)) {
+    follow(event, output, results);
+    if (["running", "finished", "pending_approval"].includes(event.kind)) await look().catch(failed);
+  }
+  await look();
+}
+
+// Shows an event where it belongs; what is not output changes the record.
+export function follow({ kind, data }, output, results) {
+  if (kind === "stdout" || kind === "stderr") output.write(kind, data.text);
+  else if (kind === "shown") results.append(...[shown(data.forms)].flat().filter(Boolean));
+  else if (kind === "queued" && data.waiting) output.remark(`${data.waiting} runs are before it`);
+  else if (kind === "pending_approval") output.remark("It waits for a person's yes.");
+  else if (kind === "ended") output.remark(data.verdict === "exited" ? `exited ${data.exit_code}` : data.verdict);
+}
+
+async function approvalOf(run, signal) {
+  const { approvals } = await get(query("/approvals", { project_id: run.project_id }), signal);
+  return approvals.find((one) => one.exec_id === run.exec_id);
+}
+
+function headOf(run, approval, cancel) {
+  return [
+    h("p", { class: "actions" }, badge(outcome(run)),
+      approval && to("approvals", approval.id, "Its code, and the decision"),
+      !OVER.has(run.status) && button("Cancel", cancel, { class: "danger" })),
+    run.error_code && h("p", { class: "fault" }, `${run.error_code}: ${run.error_reason ?? "the operator knows why"}`),
+    facts({
+      Project: run.project_id,
+      Request: h("code", {}, run.request_id),
+      Program: h("code", {}, [run.language, run.cmd, ...run.args].filter(Boolean).join(" ")),
+      Folder: run.cwd,
+      "Names of variables": value(run.env_keys),
+      Code: run.code_hash && h("code", {}, run.code_hash),
+      Skill: run.skill_id,
+      Tool: run.tool,
+      Session: run.session_id && to("sessions", run.session_id, run.session_id),
+      "Asked by": run.token_id,
+      Risk: run.risk.tier && [badge(run.risk.tier), " ", run.risk.findings?.map((one) => `line ${one.line}: ${one.reason}`).join("; ")],
+      Approval: run.approval.decision && [badge(run.approval.decision), ` by ${run.approval.by}`, run.approval.reason && `: ${run.approval.reason}`],
+      Accepted: moment(run.accepted_at),
+      Took: duration(run.duration_ms),
+      Engine: run.engine,
+    }),
+  ];
+}
+
+async function restOf(run, signal) {
+  return [
+    section("Usage", usageChart(run)),
+    section("Artifacts", artifactList(run, signal)),
+    section("Granted", snapshotTable(run.policy_snapshot)),
+    section("Receipt", await receiptView(run, signal)),
+  ];
+}

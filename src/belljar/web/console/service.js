@@ -1,0 +1,72 @@
+// How the service is: its engine, what runs and waits, its counters, its policy, its chain of receipts.
+
+import { call, every, get, query } from "./api.js";
+import { button, facts, field, h, put, section, table } from "./elements.js";
+import { grantTable } from "./grant.js";
+import { careful, failed } from "./notice.js";
+import { chainAnswer } from "./receipt.js";
+import { badge, duration, value } from "./words.js";
+
+const LOOK_AGAIN_MS = 3000;
+const SAMPLE = /^([a-z_]+)(?:\{(.*)\})? (\S+)$/;
+const LABEL = /([a-z_]+)="((?:[^"\\]|\\.)*)"/g;
+
+export async function show(place, { signal }) {
+  const state = h("div", {});
+  put(place, h("h1", {}, "Service"), state, section("Policy", explain(signal)), section("Receipts", chain(signal)));
+  await every(LOOK_AGAIN_MS, signal, async () => {
+    const [health, metrics] = await Promise.all([get("/sandbox/health", signal), call("GET", "/metrics", { signal })]);
+    put(state, healthOf(health), countersOf(samples(await metrics.text())));
+  }, failed);
+}
+
+function healthOf(health) {
+  return [
+    h("p", { class: "actions" }, badge(health.status), `belljar ${health.version}`),
+    facts({
+      Running: `${health.running} of ${health.max_concurrent_execs}`,
+      Waiting: `${health.waiting} of ${health.max_queued_execs}`,
+      Engine: health.engine,
+      Workspace: health.workspace_writable ? "can be written" : "cannot be written",
+    }),
+    health.engines.map((engine) => section(`Engine ${engine.name}`,
+      table("Checks", ["Check", "", "What", "Mend it"], engine.checks.map((check) => [
+        check.name, badge(check.ok ? "ok" : check.required ? "missing" : "weaker"), check.detail ?? "", check.ok ? "" : check.fix ?? "",
+      ])))),
+  ];
+}
+
+function countersOf(all) {
+  const of = (name) => all.filter((one) => one.name === name);
+  const sum = (name) => of(name).reduce((total, one) => total + one.value, 0);
+  const mean = (name) => (sum(`${name}_count`) ? duration((sum(`${name}_sum`) / sum(`${name}_count`)) * 1000) : "–");
+  const byStatus = Map.groupBy(of("sandbox_executions_total"), (one) => one.labels.status);
+  const pool = of("sandbox_pool_size").map((one) => `${one.labels.status} ${one.value}`);
+  return section("Since the start",
+    facts({
+      "Jars in the pool": value(pool),
+      "A run takes, on average": mean("sandbox_execution_duration_seconds"),
+      "A jar is there after, on average": mean("sandbox_jar_start_seconds"),
+    }),
+    table("Runs by their end", ["End", "Runs"], [...byStatus].map(([status, found]) => [badge(status), String(found.reduce((total, one) => total + one.value, 0))])));
+}
+
+// The text form of Prometheus.
+function samples(text) {
+  return text.split("\n").map((line) => SAMPLE.exec(line)).filter(Boolean).map(([, name, labels, number]) => ({
+    name, value: Number(number), labels: Object.fromEntries([...(labels ?? "").matchAll(LABEL)].map(([, key, one]) => [key, one])),
+  }));
+}
+
+function explain(signal) {
+  const role = h("input", {});
+  const tool = h("input", {});
+  const answer = h("div", { "aria-live": "polite" });
+  const ask = careful(async () => put(answer, grantTable((await get(query("/policy/explain", { role: role.value, tool: tool.value }), signal)).fields)));
+  return [h("form", { class: "filters", onsubmit: ask }, field("Role", role), field("Tool", tool), h("button", { type: "submit" }, "What would be granted")), answer];
+}
+
+function chain(signal) {
+  const answer = h("div", { role: "status" });
+  return [button("Check the whole chain", careful(async () => put(answer, chainAnswer(await get("/audit/verify", signal))))), answer];
+}
