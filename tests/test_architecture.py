@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mcp",
     },
     "client": {*WORDS, "config"},
-    "mcp": {*WORDS, "client"},
+    "mcp": {*WORDS, "wording", "client"},
     "inprocess": {*WORDS, "config", "client", "api", "service"},
     "sandboxes": {*WORDS, "config", "client", "inprocess"},
 }

@@ -52,10 +52,12 @@ async def server(
             if not isinstance(answer, bytes):
                 await answer(reader, writer)
                 return
-            while b"\r\n\r\n" not in seen.text:
+            heard = b""
+            while b"\r\n\r\n" not in heard:
                 data = await reader.read(CHUNK)
                 if not data:
                     return
+                heard += data
                 seen.text += data
             writer.write(answer)
             await writer.drain()

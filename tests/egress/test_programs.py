@@ -69,8 +69,8 @@ class Web(http.server.BaseHTTPRequestHandler):
             self._answer(self._body())
 
     def _body(self) -> bytes:
-        if "content-length" in self.headers:
-            return self.rfile.read(int(self.headers["content-length"]))
+        if "transfer-encoding" not in self.headers:
+            return self.rfile.read(int(self.headers.get("content-length", 0)))
         body = b""
         while size := int(self.rfile.readline(), 16):
             body += self.rfile.read(size)

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from belljar.errors import BadConfig
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from belljar.cli.checkup import Checkup
     from belljar.config import Config
-    from belljar.engines.base import Check, Probe
+    from belljar.engines.base import Check
 
 
 def doctor(
@@ -19,29 +22,28 @@ def doctor(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this machine. Exit status 1 if no engine can be used."""
+    """Check this machine. Exit status 1 if runs are not possible as it is."""
     import asyncio
 
+    from belljar.cli.checkup import examine
     from belljar.config import load_here
 
-    config = load_here()
-    probes = asyncio.run(_probe_all(config))
-    removed = asyncio.run(_clean(config)) if clean else []
+    config, problem = None, ""
+    try:
+        config = load_here()
+    except BadConfig as error:
+        problem = error.message
+    found = asyncio.run(examine(config, problem))
+    removed = asyncio.run(_clean(config)) if clean and config else []
     if as_json:
-        import json
-        from dataclasses import asdict
-
-        answer = {"engines": [{**asdict(probe), "usable": probe.usable} for probe in probes]}
-        typer.echo(json.dumps({**answer, "removed": removed} if clean else answer, indent=2))
+        _print_json(found, removed if clean else None)
     else:
-        for probe in probes:
-            typer.echo(f"engine {probe.engine}: {'usable' if probe.usable else 'cannot be used'}")
-            print_checks(probe.checks)
+        _print(found)
         for what in removed:
             typer.echo(f"removed {what}")
         if clean and not removed:
             typer.echo("nothing was left behind")
-    raise typer.Exit(0 if any(probe.usable for probe in probes) else 1)
+    raise typer.Exit(0 if found.ready else 1)
 
 
 def print_checks(checks: Iterable[Check]) -> None:
@@ -54,12 +56,33 @@ def print_checks(checks: Iterable[Check]) -> None:
             typer.echo(f"        FIX: {one_line(check.fix)}")
 
 
-async def _probe_all(config: Config) -> list[Probe]:
-    from belljar.engines import ENGINES
-    from belljar.wiring import choice_for
+def _print(found: Checkup) -> None:
+    from belljar.cli.tables import one_line
 
-    choice = choice_for(config)
-    return [await make(choice).probe() for make in ENGINES.values()]
+    typer.echo(f"belljar: {'ready' if found.ready else 'not ready'}")
+    print_checks(found.service)
+    for key, where in found.settings.items():
+        typer.echo(f"        {key}: {one_line(where)}")
+    for probe in found.engines:
+        typer.echo(f"engine {probe.engine}: {'usable' if probe.usable else 'cannot be used'}")
+        print_checks(probe.checks)
+    if found.images:
+        typer.echo("images")
+        print_checks(found.images)
+
+
+def _print_json(found: Checkup, removed: list[str] | None) -> None:
+    import json
+    from dataclasses import asdict
+
+    answer = {
+        "ready": found.ready,
+        "service": [asdict(check) for check in found.service],
+        "settings": found.settings,
+        "engines": [{**asdict(probe), "usable": probe.usable} for probe in found.engines],
+        "images": [asdict(check) for check in found.images],
+    }
+    typer.echo(json.dumps(answer if removed is None else {**answer, "removed": removed}, indent=2))
 
 
 async def _clean(config: Config) -> list[str]:

@@ -6,6 +6,7 @@ A name that may point anywhere is the attacker's: what counts is the address at 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +84,7 @@ async def connect(addresses: Sequence[str], port: int) -> socket.socket:
             reason = "nobody answers there"
             sock.close()
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
             sock.close()
         except BaseException:
             sock.close()

@@ -29,3 +29,8 @@ class Contact:
     secret: Secret | None = None
     identity: ssl.SSLContext | None = None
     """Whom we pass ourselves off as to the program, where its TLS is opened to put the secret in."""
+
+    @property
+    def is_plain_http(self) -> bool:
+        """Whether its requests are read: by its port, or because a secret goes into them."""
+        return self.port == 80 or (self.secret is not None and not self.secret.tls)

@@ -7,8 +7,9 @@
         form: Bearer {}             # {} alone when left out
         file: github.token          # beside this file; or `value: …`
         tls: true                   # open the TLS of this host to put it in
+        port: 443                   # else 80, or with `tls` 443
 
-Without `tls` a secret goes into plain HTTP on port 80; with it, into HTTPS on port 443.
+Whoever may reach the host may use the secret; a host that repeats what it is told gives it away.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from belljar.wording import nearest, printable, quoted
 
 __all__ = ["Secret", "load"]
 
-_KEYS = ("host", "header", "query", "form", "value", "file", "tls")
+_KEYS = ("host", "port", "tls", "header", "query", "form", "value", "file")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TOKEN = re.compile(r"[A-Za-z0-9-]{1,64}")
 _VISIBLE = re.compile(r"[ -~]{1,8192}")
@@ -40,16 +41,13 @@ _MAX_FILE = 16384
 class Secret:
     name: str
     host: str
+    port: int
     value: str = field(repr=False)
     header: str = ""
     """Exactly one of `header` and `query` is given: where the value goes."""
     query: str = ""
     form: str = "{}"
     tls: bool = False
-
-    @property
-    def port(self) -> int:
-        return 443 if self.tls else 80
 
     def into(self, path: str) -> tuple[str, tuple[tuple[bytes, bytes], ...]]:
         """The path and the header fields of a request that carries it; what the program put there is gone."""
@@ -65,7 +63,11 @@ class Secret:
 def load(path: Path) -> tuple[Secret, ...]:
     """BadConfig with file and line, and never with a value, where it makes no sense or others may read it."""
     _check_private(path)
-    top = strictyaml.read_file(path).value
+    try:
+        top = strictyaml.read_file(path).value
+    except BadConfig as error:  # what it says of the line may hold a value
+        at = re.match(r".*?:\d+(?=:)", error.message)
+        raise BadConfig(f"{at[0] if at else printable(path)}: this is not plain YAML, or a number") from None
     listed = top.get("secrets") if isinstance(top, dict) and len(top) == 1 else None
     if listed is None or not isinstance(listed.value, dict):
         raise BadConfig(f"{printable(path)}: must hold `secrets:` and nothing else, each by its name")
@@ -87,9 +89,12 @@ def _secret(name: str, node: strictyaml.Node, where: str, folder: Path) -> Secre
             raise BadConfig(f"{where} has an unknown key {quoted(key)}{nearest(key, _KEYS)}")
     given = {key: one.value for key, one in node.value.items()}
     tls = given.pop("tls", False)
-    words = {key: str(value) for key, value in given.items() if isinstance(value, str | int | float)}
-    if not isinstance(tls, bool) or len(words) != len(given):
-        raise BadConfig(f"{where}: `tls` is true or false, and everything else is a word")
+    port = given.pop("port", 443 if tls else 80)
+    words = {key: value for key, value in given.items() if isinstance(value, str)}
+    if not isinstance(tls, bool) or type(port) is not int or not 0 < port < 65536:
+        raise BadConfig(f"{where}: `tls` is true or false, and `port` a number from 1 to 65535")
+    if len(words) != len(given):
+        raise BadConfig(f"{where}: write the values of its keys in quotation marks")
     if ("header" in words) == ("query" in words) or ("value" in words) == ("file" in words):
         raise BadConfig(f"{where} needs either `header` or `query`, and either `value` or `file`")
     try:
@@ -106,7 +111,7 @@ def _secret(name: str, node: strictyaml.Node, where: str, folder: Path) -> Secre
     if not _VISIBLE.fullmatch(value):
         raise BadConfig(f"{where}: its value must be visible ASCII, on one line")
     put = {"header": place} if "header" in words else {"query": place}
-    return Secret(name=name, host=host, value=value, form=form, tls=tls, **put)
+    return Secret(name=name, host=host, port=port, value=value, form=form, tls=tls, **put)
 
 
 def _from_file(path: Path, where: str) -> str:

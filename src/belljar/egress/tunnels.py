@@ -145,7 +145,7 @@ class _Conversation:
             await self._check_server_name(contact)
             client = await tls.accept(self._reader, self._client, contact.identity)
             await self._request_inside(contact, Reader(client), client, server)
-        elif contact.port == 80 and not sni.is_handshake(await self._reader.first()):
+        elif contact.is_plain_http and not sni.is_handshake(await self._reader.first()):
             await self._request_inside(contact, self._reader, self._client, server)
         else:
             down = pump(server, self._client, self._received)

@@ -1,15 +1,14 @@
-"""A call of a tool, from its first event to its result in words and in structure.
-
-A run that waits for a person would be one more kind of event in `follow`.
-"""
+"""A call of a tool: are its arguments sound, what happens while its run goes on, and its result in words and
+in structure."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import mcp_types as types
@@ -20,7 +19,20 @@ from belljar.client import AsyncClient, Event, Result
 from belljar.errors import BadRequest, BelljarError
 from belljar.mcp.resources import link, uri_of
 
-__all__ = ["Context", "check", "follow", "run_view", "said", "skill_view", "told"]
+__all__ = [
+    "Context",
+    "Progress",
+    "ToolCall",
+    "Waiting",
+    "answer",
+    "cancelled_together",
+    "check",
+    "follow",
+    "run_view",
+    "said",
+    "skill_view",
+    "told",
+]
 
 Context = ServerRequestContext[dict[str, Any], Any]
 
@@ -32,7 +44,19 @@ OUTPUT_EVERY_S = 0.25
 
 _OUTPUT = ("stdout", "stderr")
 _OF_A_RUN = ("verdict", "exit_code", "signal", "timed_out", "stdout", "stderr", "truncated", "duration_ms")
+_PNG = "image/png"
 _Last = TypeVar("_Last")
+
+
+class ToolCall(NamedTuple):
+    ctx: Context
+    client: AsyncClient
+    """With the caller's own token."""
+    params: types.CallToolRequestParams
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return self.params.arguments or {}
 
 
 def check(given: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
@@ -46,34 +70,66 @@ def check(given: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
         raise BadRequest(f"{place}: {fault.message[:300]}", field=place)
 
 
+# While it goes on
+
+
+class Waiting(NamedTuple):
+    """A run that goes no further until a person has decided."""
+
+    shown: Mapping[str, Any]
+    """What there is to decide on, as the service shows it."""
+
+
 async def follow(
-    ctx: Context, client: AsyncClient, events: AsyncGenerator[Event | _Last, None]
-) -> Event | _Last:
-    """The last thing that comes, when the run is over. Who cancels the call cancels the run."""
-    progress = _Progress(ctx)
-    exec_id, last = "", None
-    try:
-        async with aclosing(events):
-            async for last in events:
-                if isinstance(last, Event):
-                    exec_id = exec_id or str(last.data.get("exec_id", ""))
-                    await progress.tell(last)
-    except asyncio.CancelledError:
-        if exec_id:
-            with anyio.CancelScope(shield=True), suppress(BelljarError):
-                await client.cancel(exec_id)
-        raise
+    progress: Progress, client: AsyncClient, events: AsyncGenerator[Event | _Last, None]
+) -> _Last | Waiting:
+    """The last thing that comes, when the run is over, or that it waits. Who cancels the call cancels it."""
+    last: Event | _Last | None = None
+    async with aclosing(events), cancelled_together(client) as run:
+        async for last in events:
+            if isinstance(last, Event):
+                run.exec_id = run.exec_id or str(last.data.get("exec_id", ""))
+                await progress.tell(last)
+                if last.kind == "pending_approval":
+                    shown = await client.approvals.show(str(last.data["approval_id"]))
+                    if shown["state"] == "waiting":
+                        return Waiting(shown)
     assert last is not None, "a stream ends with a result"
+    assert not isinstance(last, Event), "and with nothing else"
     return last
 
 
-class _Progress:
+class _Run:
+    def __init__(self, exec_id: str) -> None:
+        self.exec_id = exec_id
+
+
+@asynccontextmanager
+async def cancelled_together(client: AsyncClient, exec_id: str = "") -> AsyncGenerator[_Run, None]:
+    """Who cancels the block cancels the run, as soon as it has an id."""
+    run = _Run(exec_id)
+    try:
+        yield run
+    except asyncio.CancelledError:
+        if run.exec_id:
+            with anyio.CancelScope(shield=True), suppress(BelljarError):
+                await client.cancel(run.exec_id)
+        raise
+
+
+class Progress:
+    """Of one call. What was told once is not told again when its run is followed anew."""
+
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._told = 0
         self._written = dict.fromkeys(_OUTPUT, 0)
         self._next_at = 0.0
 
     async def tell(self, event: Event) -> None:
+        if event.number <= self._told:
+            return
+        self._told = event.number
         now = asyncio.get_running_loop().time()
         if event.kind not in _OUTPUT:
             return await self._ctx.session.report_progress(event.number, None, event.kind)
@@ -82,6 +138,9 @@ class _Progress:
             self._next_at = now + OUTPUT_EVERY_S
             sizes = ", ".join(f"{size} bytes of {name}" for name, size in self._written.items() if size)
             await self._ctx.session.report_progress(event.number, None, sizes)
+
+
+# When it is over
 
 
 def run_view(result: Result) -> dict[str, Any]:
@@ -115,10 +174,33 @@ def told(view: Mapping[str, Any]) -> types.CallToolResult:
     lines = [f"{how} after {view['duration_ms']} ms (run {view['exec_id']})"]
     if view.get("reason"):
         lines.append(f"its outputs are not as promised: {view['reason']}")
-    lines += [f"--- {name}\n{_shortened(view[name])}" for name in _OUTPUT if view[name]]
+    results = view.get("results", ())
+    shown = "\n".join(str(forms["text/plain"]) for forms in results if "text/plain" in forms)
+    parts = {**{name: view[name] for name in _OUTPUT}, "results": shown}
+    lines += [f"--- {name}\n{_shortened(text)}" for name, text in parts.items() if text]
     content: list[types.ContentBlock] = [types.TextContent(type="text", text="\n".join(lines))]
+    content += [
+        types.ImageContent(type="image", data=forms[_PNG], mime_type=_PNG)
+        for forms in results
+        if _is_png(forms.get(_PNG))
+    ]
     content += [link(file) for file in view["artifacts"][:MAX_LINKS]]
     return types.CallToolResult(content=content, structured_content=dict(view))
+
+
+def _is_png(given: object) -> bool:
+    """A program may say of anything that it is one."""
+    try:
+        return isinstance(given, str) and base64.b64decode(given, validate=True).startswith(b"\x89PNG")
+    except ValueError:
+        return False
+
+
+def answer(view: Mapping[str, Any], text: str) -> types.CallToolResult:
+    """Of a tool that runs nothing."""
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text)], structured_content=dict(view)
+    )
 
 
 def said(error: BelljarError) -> types.CallToolResult:

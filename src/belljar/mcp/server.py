@@ -1,14 +1,14 @@
-"""`sandbox.run`, `sandbox.health` and `skill.<id>` as MCP tools; what runs left as resources.
+"""belljar's tools on an MCP server, and what runs left as resources.
 
 The SDK's plain `Server` and not its `MCPServer`: the skills, and so the tools, are for the service to say,
-for each caller anew, with schemas that are data. And a call that has to wait for a person can keep the id of
-its run in `request_state`, so that asking again finds the run instead of starting another.
+for each caller anew, with schemas that are data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import mcp_types as types
 from mcp.server import Server
@@ -16,10 +16,12 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from belljar import __version__
-from belljar.client import AsyncClient, Result
+from belljar.client import AsyncClient, Event, Result
 from belljar.errors import BadRequest, BelljarError, NotFound
-from belljar.mcp import resources
-from belljar.mcp.calls import Context, check, follow, run_view, said, skill_view, told
+from belljar.mcp import resources, sessions
+from belljar.mcp.approving import Unfinished, run_to_end
+from belljar.mcp.calls import Context, ToolCall, answer, check, run_view, said, skill_view, told
+from belljar.mcp.schemas import FLAG, PROGRAM, REQUEST_ID, TEXT, TEXTS, inputs, run_outputs
 
 if TYPE_CHECKING:
     from belljar.client.wire import RunOptions
@@ -33,86 +35,45 @@ Connect = Callable[[Any], AsyncClient]
 
 INSTRUCTIONS = (
     "sandbox.run runs a program in a sealed jar: no network, limits, nothing kept without persist_work. "
-    "Files that a program leaves come back as resources."
+    "session.start keeps one for several calls of session.run. "
+    "Files that a program leaves come back as resources. Some programs have to wait for a person's yes."
 )
+ANSWER_WITHIN_S = 3600.0
+"""A person who is asked between two rounds of a call; who takes longer decides elsewhere."""
 SKILL = "skill."
-FILES = "_files"
-"""The argument of every skill that is not one of its own inputs."""
+SKILL_FILES = "_files"
+SKILL_REQUEST_ID = "_request_id"
+"""Arguments of every skill that are not its own inputs."""
 
-_TEXT = {"type": "string"}
-_COUNT = {"type": "integer"}
-_MAYBE_COUNT = {"type": ["integer", "null"]}
-_FLAG = {"type": "boolean"}
-
-RUN_INPUTS: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "code": {**_TEXT, "description": "The program."},
-        "language": {**_TEXT, "enum": ["python", "bash", "javascript", "typescript"], "default": "python"},
-        "files": {
-            "type": "object",
-            "additionalProperties": _TEXT,
-            "description": "Text files to put where the program starts, by relative path.",
-        },
-        "args": {"type": "array", "items": _TEXT},
-        "stdin": _TEXT,
-        "env": {"type": "object", "additionalProperties": _TEXT},
-        "timeout_s": {"type": "number", "exclusiveMinimum": 0},
-        "project_id": _TEXT,
-        "persist_work": {**_FLAG, "description": "Begin with the project's files, and keep what is changed."},
-    },
-    "required": ["code"],
-    "additionalProperties": False,
+_OF_A_SKILL: Mapping[str, Mapping[str, Any]] = {
+    SKILL_FILES: {**TEXTS, "description": "Text files for the skill, by path below /workspace/inputs."},
+    SKILL_REQUEST_ID: REQUEST_ID,
 }
-_FILES: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        FILES: {
-            "type": "object",
-            "additionalProperties": _TEXT,
-            "description": "Text files for the skill, by path below /workspace/inputs.",
-        }
-    },
-}
-_RUN_OUTPUTS: Mapping[str, Mapping[str, Any]] = {
-    "exec_id": _TEXT,
-    "verdict": _TEXT,
-    "exit_code": _MAYBE_COUNT,
-    "signal": _MAYBE_COUNT,
-    "timed_out": _FLAG,
-    "stdout": _TEXT,
-    "stderr": _TEXT,
-    "truncated": {"type": "object", "properties": {"stdout": _FLAG, "stderr": _FLAG}},
-    "duration_ms": _COUNT,
-    "artifacts": {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {"path": _TEXT, "size": _COUNT, "sha256": _TEXT, "mime": _TEXT, "uri": _TEXT},
-        },
-    },
-}
-
-
-def _outputs(**more: Mapping[str, Any]) -> dict[str, Any]:
-    properties = {**_RUN_OUTPUTS, **more}
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
 _IN_A_JAR = types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+
 RUN = types.Tool(
     name="sandbox.run",
     title="Run a program",
     description="Run a program in a sealed jar without network; get what it printed and the files it left.",
-    input_schema=dict(RUN_INPUTS),
-    output_schema=_outputs(),
+    input_schema=inputs(
+        {
+            **PROGRAM,
+            "project_id": TEXT,
+            "persist_work": {
+                **FLAG,
+                "description": "Begin with the project's files, and keep what is changed.",
+            },
+        },
+        "code",
+    ),
+    output_schema=run_outputs(),
     annotations=_IN_A_JAR,
 )
 HEALTH = types.Tool(
     name="sandbox.health",
     title="Health of the sandbox",
     description="Whether programs can be run now, by which engine, and how many run and wait.",
-    input_schema={"type": "object", "properties": {}, "additionalProperties": False},
+    input_schema=inputs({}),
     output_schema={"type": "object"},
     annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
 )
@@ -123,18 +84,23 @@ def create_server(connect: Connect) -> Server[dict[str, Any]]:
 
     async def list_tools(ctx: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         skills = await _or_error(connect(ctx.request).skills())
-        return types.ListToolsResult(tools=[RUN, HEALTH, *map(_skill_tool, skills)])
+        own = [tool for tool, _ in _TOOLS.values()]
+        return types.ListToolsResult(tools=[*own, *map(_skill_tool, skills)])
 
-    async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        client, given = connect(ctx.request), params.arguments or {}
+    async def call_tool(
+        ctx: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        call = ToolCall(ctx, connect(ctx.request), params)
         try:
-            if params.name == HEALTH.name:
-                return _health(await client.sandbox_health())
-            if params.name == RUN.name:
-                return told(await _run(ctx, client, given))
+            if params.name in _TOOLS:
+                tool, do = _TOOLS[params.name]
+                check(call.given, tool.input_schema)
+                return await do(call)
             if params.name.startswith(SKILL):
-                return told(await _invoke(ctx, client, params.name.removeprefix(SKILL), given))
+                return await _invoke(call)
             raise NotFound(f"there is no tool {params.name!r}", field="name")
+        except Unfinished as unfinished:
+            return unfinished.answer
         except BelljarError as error:
             return said(error)
 
@@ -163,52 +129,79 @@ def create_server(connect: Connect) -> Server[dict[str, Any]]:
         on_read_resource=read_resource,
         on_list_resource_templates=list_templates,
     )
-    # What a client keeps for us between two rounds of a call is sealed: it can neither read nor forge it.
-    server.middleware.append(
-        RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="belljar")
+    # What a client keeps for us between two rounds of a call is sealed: it can neither read nor forge it, nor
+    # use it for another call or with another token.
+    sealed = RequestStateSecurity(
+        keys=[secrets.token_bytes(32)], ttl=ANSWER_WITHIN_S, bind_principal=_principal
     )
+    server.middleware.append(RequestStateBoundary(sealed, default_audience="belljar"))
     return server
 
 
-async def _run(ctx: Context, client: AsyncClient, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    check(given, RUN_INPUTS)
-    options = cast("RunOptions", {name: given[name] for name in given.keys() - {"code", "language"}})
-    events = client.stream(given["code"], given.get("language", "python"), **options)
-    result = await follow(ctx, client, events)
-    assert isinstance(result, Result)
-    return run_view(result)
+def _principal(ctx: Context) -> str | None:
+    return None if ctx.request is None else str(ctx.request.headers["authorization"])
 
 
-async def _invoke(
-    ctx: Context, client: AsyncClient, skill_id: str, given: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    check(given, _FILES)
-    inputs = {name: value for name, value in given.items() if name != FILES}
-    events = client.invoke_stream(skill_id, inputs=inputs, files=given.get(FILES, {}))
-    answer = await follow(ctx, client, events)
-    assert isinstance(answer, Mapping)
-    return skill_view(answer)
+async def _run(call: ToolCall) -> types.CallToolResult:
+    given = call.given
+    own = {"code", "language", "request_id"}
+    options = cast("RunOptions", {name: given[name] for name in given.keys() - own})
+
+    def begin(request_id: str) -> AsyncGenerator[Event | Result, None]:
+        named: RunOptions = {**options, "request_id": request_id}
+        return call.client.stream(given["code"], given.get("language", "python"), **named)
+
+    return told(run_view(await run_to_end(call, begin)))
+
+
+async def _invoke(call: ToolCall) -> types.CallToolResult:
+    check(call.given, {"type": "object", "properties": _OF_A_SKILL})
+    skill_id = call.params.name.removeprefix(SKILL)
+    own = {name: value for name, value in call.given.items() if name not in _OF_A_SKILL}
+    files = call.given.get(SKILL_FILES, {})
+
+    def begin(request_id: str) -> AsyncGenerator[Event | Mapping[str, Any], None]:
+        return call.client.invoke_stream(skill_id, inputs=own, files=files, request_id=request_id)
+
+    return told(skill_view(await run_to_end(call, begin, SKILL_REQUEST_ID)))
 
 
 def _skill_tool(skill: Mapping[str, Any]) -> types.Tool:
-    inputs = dict(skill["inputs"])
-    inputs["properties"] = {**inputs.get("properties", {}), **_FILES["properties"]}
-    outputs = {"anyOf": [skill["outputs"], {"type": "null"}]}
+    taken = dict(skill["inputs"])
+    taken["properties"] = {**taken.get("properties", {}), **_OF_A_SKILL}
+    given = {"anyOf": [skill["outputs"], {"type": "null"}]}
     return types.Tool(
         name=f"{SKILL}{skill['id']}",
         title=skill["name"],
         description=skill["description"],
-        input_schema=inputs,
-        output_schema=_outputs(status=_TEXT, reason={"type": ["string", "null"]}, outputs=outputs),
+        input_schema=taken,
+        output_schema=run_outputs(status=TEXT, reason={"type": ["string", "null"]}, outputs=given),
         annotations=_IN_A_JAR,
     )
 
 
-def _health(answer: Mapping[str, Any]) -> types.CallToolResult:
-    text = f"{answer.get('status')}: engine {answer.get('engine')}, {answer.get('running')} running"
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text)], structured_content=dict(answer)
+async def _health(call: ToolCall) -> types.CallToolResult:
+    found = await call.client.sandbox_health()
+    text = f"{found.get('status')}: engine {found.get('engine')}, {found.get('running')} running"
+    return answer(found, text)
+
+
+class _Own(NamedTuple):
+    tool: types.Tool
+    do: Callable[[ToolCall], Awaitable[types.CallToolResult]]
+
+
+_TOOLS: Mapping[str, _Own] = {
+    own.tool.name: own
+    for own in (
+        _Own(RUN, _run),
+        _Own(HEALTH, _health),
+        _Own(sessions.START, sessions.start),
+        _Own(sessions.RUN, sessions.run),
+        _Own(sessions.FILES, sessions.files),
+        _Own(sessions.STOP, sessions.stop),
     )
+}
 
 
 async def _or_error(work: Awaitable[_T]) -> _T:

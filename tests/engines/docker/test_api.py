@@ -12,12 +12,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
+from tests.engines.docker.conftest import WITHOUT_PYTHON
 
 from belljar import engines
+from belljar.engines.base import Command
 from belljar.engines.docker.api import Api
 from belljar.engines.docker.engine import DockerEngine
 from belljar.errors import EngineUnavailable
-from belljar.models import Grant
+from belljar.models import Ended, Grant, Verdict
 
 
 async def refusal(host: str | None = None, context: str | None = None) -> str:
@@ -152,3 +155,24 @@ async def test_auto_never_runs_unconfined(tmp_path: Path, monkeypatch: pytest.Mo
     choice = engines.Choice(docker_host=f"unix://{tmp_path}/none.sock")
     with pytest.raises(EngineUnavailable, match="engine jail: kernel.*engine docker: engine"):
         await engines.choose("auto", choice)
+
+
+def test_the_event_loop_of_the_service_will_do() -> None:
+    """Its transports are not asyncio's own."""
+
+    async def use() -> bool:
+        engine = DockerEngine()
+        probe = await engine.probe()
+        if not probe.usable:
+            pytest.skip(f"no docker engine here: {probe.missing}")
+        verdicts = []
+        for image in ("belljar/python", WITHOUT_PYTHON):
+            jar = await engine.create(Grant(image=image))
+            events = [event async for event in jar.exec(Command(argv=("cat",), stdin=b"x"))]
+            verdicts += [event.verdict for event in events if isinstance(event, Ended)]
+            await jar.destroy()
+        await engine.close()
+        return verdicts == [Verdict.EXITED, Verdict.EXITED]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(use())

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 from tests.engines.docker.conftest import WITHOUT_PYTHON
 
+from belljar.egress.gate import Egress
 from belljar.engines.base import WORK, Area, Command
+from belljar.engines.docker.api import Api
 from belljar.engines.docker.engine import DockerEngine
 from belljar.engines.docker.plain import PlainJar
-from belljar.errors import EngineUnavailable
+from belljar.errors import EngineUnavailable, GrantNotEnforceable
 from belljar.models import (
     Ended,
     Event,
     Grant,
     InputFile,
     Limits,
+    Network,
     OnOutputLimit,
     Output,
     Started,
@@ -139,6 +142,16 @@ async def test_a_caller_that_stops_listening_leaves_nothing(engine: DockerEngine
     assert not jar.alive
     with pytest.raises(EngineUnavailable):
         await run(jar, "true")
+
+
+async def test_a_network_is_refused(api: Api) -> None:
+    """The way out leads through the guest, which is not in the program's container."""
+    engine = DockerEngine(way_out=Egress())
+    network = Network(enabled=True)
+    with pytest.raises(GrantNotEnforceable, match="install python3") as caught:
+        await engine.create(Grant(image=WITHOUT_PYTHON, network=network))
+    assert caught.value.field == "network"
+    await engine.close()
 
 
 async def test_cancel_ends_it(engine: DockerEngine) -> None:

@@ -10,9 +10,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
-from belljar.engines.docker.channel import Demultiplexer
+from belljar.engines.docker.channel import Attached, Demultiplexer
 from belljar.errors import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -33,14 +33,6 @@ class Failed(EngineUnavailable):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message, field="engine")
         self.status = status
-
-
-class Attached(NamedTuple):
-    """The streams of a container: how to write to its stdin, and how to let go of them."""
-
-    write: Callable[[bytes], None]
-    write_eof: Callable[[], None]
-    close: Callable[[], None]
 
 
 class Api:
@@ -114,12 +106,12 @@ class Api:
         if connection is None or connection.transport is None:
             response.close()
             raise Failed("the docker engine does not let its streams be attached to")
-        transport = connection.transport
-        assert isinstance(transport, asyncio.WriteTransport)
         protocol = Demultiplexer(target, aside)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        return Attached(transport.write, transport.write_eof, response.close)
+        connection.transport.set_protocol(protocol)
+        # Of another event loop's making it is no subclass of asyncio's, but it does the same.
+        attached = Attached(cast("asyncio.WriteTransport", connection.transport), response.close)
+        protocol.connection_made(attached)
+        return attached
 
     @asynccontextmanager
     async def _response(

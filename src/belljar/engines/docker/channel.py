@@ -16,6 +16,24 @@ _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 
 
+class Attached(asyncio.WriteTransport):
+    """The stream once it is ours; letting go of it is the HTTP client's affair."""
+
+    def __init__(self, stream: asyncio.WriteTransport, let_go: Callable[[], None]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._let_go = let_go
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._stream.write(data)
+
+    def write_eof(self) -> None:
+        self._stream.write_eof()
+
+    def abort(self) -> None:
+        self._let_go()
+
+
 class Demultiplexer(asyncio.Protocol):
     """Passes stdout on to `target`, with all else that a transport has to say, and stderr to `aside`."""
 

@@ -184,6 +184,11 @@ class DockerEngine:
         """The helper is a jar of the default image whose workspace another container can mount too."""
         if grant.network.enabled:
             raise GrantNotEnforceable(
+                f"the way out is the guest's, which image {image.name} cannot run; install python3 in it",
+                field="network",
+            )
+        if grant.network.enabled:
+            raise GrantNotEnforceable(
                 f"image {image.name} has no python3, without which a jar has no way out", field="network"
             )
         helper_image = await images.find(api, self._image)

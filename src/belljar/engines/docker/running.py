@@ -12,7 +12,8 @@ from typing import Any
 
 from belljar.engines import inspection
 from belljar.engines.docker import labels, posture
-from belljar.engines.docker.api import Api, Attached, Failed
+from belljar.engines.docker.api import Api, Failed
+from belljar.engines.docker.channel import Attached
 from belljar.engines.docker.container import WORKSPACE, check_readback, writable
 from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.errors import EngineUnavailable
@@ -145,7 +146,7 @@ class Container:
         """At once, without the engine where we may; else the engine does it when the container is removed."""
         self.counters()
         if self._streams is not None:
-            self._streams.close()
+            self._streams.abort()
         if self._pidfd >= 0:
             with suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)

@@ -1,7 +1,7 @@
 // What waits for a person, and all that a person needs to decide: the program, what was found in it, what it would get.
 
 import { every, get, post, query } from "./api.js";
-import { button, facts, field, h, put, section, table, to } from "./elements.js";
+import { button, facts, field, h, put, renew, section, table, to } from "./elements.js";
 import { listing } from "./code.js";
 import { grantTable } from "./grant.js";
 import { careful, failed, say } from "./notice.js";
@@ -9,6 +9,8 @@ import { badge, moment, short, value } from "./words.js";
 
 const LOOK_AGAIN_MS = 3000;
 const STATES = ["waiting", "approved", "denied", "expired", "void"];
+
+const HEADS = ["Approval", "Project", "Risk", "Why", "Asked by", "Asked", "Until"];
 
 const path = (id) => `/approvals/${encodeURIComponent(id)}`;
 
@@ -21,13 +23,9 @@ export async function show(place, { asked, signal }) {
   const list = h("div", { "aria-live": "polite" });
   const states = h("p", { class: "actions" }, STATES.map((one) => h("a", { href: query("#/approvals", { state: one }), "aria-current": one === state && "true" }, one)));
   put(place, h("h1", {}, "Approvals"), states, list);
-  let last = "";
   await every(LOOK_AGAIN_MS, signal, async () => {
     const { approvals } = await get(query("/approvals", { state }), signal);
-    const now = JSON.stringify(approvals.map((one) => one.id));
-    if (now === last) return;
-    last = now;
-    put(list, approvals.length ? table("Approvals", ["Approval", "Project", "Risk", "Why", "Asked by", "Asked", "Until"], approvals.map(rowOf)) : h("p", { class: "faint" }, "Nothing here."));
+    renew(list, approvals, () => (approvals.length ? table("Approvals", HEADS, approvals.map(rowOf)) : h("p", { class: "faint" }, "None.")));
   }, failed);
 }
 

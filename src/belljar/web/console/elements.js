@@ -5,6 +5,8 @@ const SVG = "http://www.w3.org/2000/svg";
 // Characters that turn the direction of text around: with them a name or a line of code can be shown as another.
 const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
+const seen = new WeakMap();
+
 export function visible(text) {
   return String(text).replace(TURNING, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
@@ -20,6 +22,16 @@ export function svg(tag, attributes, ...children) {
 export function put(place, ...children) {
   place.replaceChildren(...children.flat(Infinity).filter(isThere).map(node));
   return place;
+}
+
+// Shows what has changed; if nothing has, whoever reads or has the focus there is left alone.
+export function renew(place, data, make) {
+  const now = JSON.stringify(data);
+  if (seen.get(place) === now) return;
+  seen.set(place, now);
+  const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
+  put(place, make(data));
+  if (focused !== null) [...place.querySelectorAll("a, button, [tabindex]")].find((one) => one.textContent === focused)?.focus();
 }
 
 export function to(view, id, ...children) {

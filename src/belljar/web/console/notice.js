@@ -33,6 +33,8 @@ export function careful(work) {
       failed(error);
     } finally {
       pressed.disabled = false;
+      // What cannot be pressed has no focus either.
+      if (document.activeElement === document.body) (pressed.isConnected ? pressed : place("content")).focus();
     }
   };
 }

@@ -4,7 +4,7 @@ import { eventsOf, execPath, get, post, query } from "./api.js";
 import { artifactList } from "./artifacts.js";
 import { button, facts, h, put, section, to } from "./elements.js";
 import { snapshotTable } from "./grant.js";
-import { careful, failed, say } from "./notice.js";
+import { careful, say } from "./notice.js";
 import { Output } from "./output.js";
 import { shown } from "./preview.js";
 import { receiptView } from "./receipt.js";
@@ -12,6 +12,7 @@ import { usageChart } from "./usage.js";
 import { badge, duration, moment, outcome, value } from "./words.js";
 
 const OVER = new Set(["finished", "refused"]);
+const CHANGES = new Set(["pending_approval", "queued", "running"]);
 
 export async function show(place, { id, signal }) {
   const output = new Output();
@@ -31,13 +32,13 @@ export async function show(place, { id, signal }) {
     return run;
   };
 
-  const run = await look();
+  let run = await look();
   if (run.status === "refused") return;
   for await (const event of eventsOf(id, signal)) {
     follow(event, output, results);
-    if (["running", "finished", "pending_approval"].includes(event.kind)) await look().catch(failed);
+    if (!OVER.has(run.status) && CHANGES.has(event.kind)) run = await look();
   }
-  await look();
+  if (!OVER.has(run.status)) await look();
 }
 
 // Shows an event where it belongs; what is not output changes the record.

@@ -1,7 +1,7 @@
 // The list of runs, newest first, a page at a time; the first page is looked at again and again.
 
 import { every, get, query } from "./api.js";
-import { button, field, h, put, to } from "./elements.js";
+import { button, field, h, put, renew, to } from "./elements.js";
 import { failed } from "./notice.js";
 import { badge, duration, moment, outcome, short } from "./words.js";
 
@@ -38,7 +38,7 @@ export async function show(place, { asked, signal }) {
     put(count, told(found, at, filters.text));
     newer.disabled = at === 0;
     older.disabled = next === null;
-    update(rows, found.runs);
+    renew(rows, found.runs, (runs) => runs.map(rowOf));
   }
 
   put(place, h("h1", {}, "Runs"), filterForm(filters),
@@ -85,25 +85,6 @@ function filterForm(filters) {
   return h("form", { class: "filters", onsubmit: apply },
     field("Project", inputs.project_id), field("State", inputs.status), field("Text", inputs.text),
     h("button", { type: "submit" }, "Filter"));
-}
-
-// Rows that stay are kept as they are, so that focus and selection stay too.
-function update(rows, runs) {
-  const known = new Map([...rows.children].map((row) => [row.dataset.run, row]));
-  const wanted = runs.map((run) => {
-    const state = `${run.status} ${run.verdict}`;
-    const row = known.get(run.exec_id);
-    if (row?.dataset.state === state) return row;
-    const fresh = rowOf(run);
-    fresh.dataset.run = run.exec_id;
-    fresh.dataset.state = state;
-    return fresh;
-  });
-  if (wanted.length !== rows.childElementCount || wanted.some((row, index) => rows.children[index] !== row)) {
-    const focused = document.activeElement?.closest?.("tr")?.dataset.run;
-    rows.replaceChildren(...wanted);
-    if (focused) wanted.find((row) => row.dataset.run === focused)?.querySelector("a").focus();
-  }
 }
 
 function rowOf(run) {

@@ -1,7 +1,7 @@
 // How the service is: its engine, what runs and waits, its counters, its policy, its chain of receipts.
 
 import { call, every, get, query } from "./api.js";
-import { button, facts, field, h, put, section, table } from "./elements.js";
+import { button, facts, field, h, put, renew, section, table } from "./elements.js";
 import { grantTable } from "./grant.js";
 import { careful, failed } from "./notice.js";
 import { chainAnswer } from "./receipt.js";
@@ -16,7 +16,7 @@ export async function show(place, { signal }) {
   put(place, h("h1", {}, "Service"), state, section("Policy", explain(signal)), section("Receipts", chain(signal)));
   await every(LOOK_AGAIN_MS, signal, async () => {
     const [health, metrics] = await Promise.all([get("/sandbox/health", signal), call("GET", "/metrics", { signal })]);
-    put(state, healthOf(health), countersOf(samples(await metrics.text())));
+    renew(state, [health, samples(await metrics.text())], ([now, counters]) => [healthOf(now), countersOf(counters)]);
   }, failed);
 }
 
@@ -48,7 +48,7 @@ function countersOf(all) {
       "A run takes, on average": mean("sandbox_execution_duration_seconds"),
       "A jar is there after, on average": mean("sandbox_jar_start_seconds"),
     }),
-    table("Runs by their end", ["End", "Runs"], [...byStatus].map(([status, found]) => [badge(status), String(found.reduce((total, one) => total + one.value, 0))])));
+    byStatus.size > 0 && table("Runs by their end", ["End", "Runs"], [...byStatus].map(([status, found]) => [badge(status), String(found.reduce((total, one) => total + one.value, 0))])));
 }
 
 // The text form of Prometheus.

@@ -1,7 +1,7 @@
 // Sessions: which there are, and one of them with a console, its files and its clock.
 
 import { call, every, get, post, query, sessionPath, told } from "./api.js";
-import { button, facts, field, h, put, section, table, to } from "./elements.js";
+import { button, facts, field, h, put, renew, section, table, to } from "./elements.js";
 import { careful, failed, say } from "./notice.js";
 import { Output } from "./output.js";
 import { isSmall, preview, save } from "./preview.js";
@@ -9,6 +9,7 @@ import { follow } from "./run.js";
 import { badge, moment, short, size, value } from "./words.js";
 
 const LOOK_AGAIN_MS = 3000;
+const HEADS = ["Session", "Project", "State", "Runs", "Used", "Until"];
 const KINDS = { "python, variables kept": { context: "console" }, bash: { language: "bash" }, javascript: { language: "javascript" } };
 
 export async function show(place, { signal }) {
@@ -22,16 +23,24 @@ export async function show(place, { signal }) {
     h("form", { class: "filters", onsubmit: start }, field("Project", project), h("button", { type: "submit" }, "Start a session")), list);
   await every(LOOK_AGAIN_MS, signal, async () => {
     const { sessions } = await get("/sandbox/sessions?ended=true", signal);
-    put(list, sessions.length ? table("Sessions", ["Session", "Project", "State", "Runs", "Used", "Until"], sessions.map(rowOf)) : h("p", { class: "faint" }, "None."));
+    renew(list, sessions, () => (sessions.length ? table("Sessions", HEADS, sessions.map(rowOf)) : h("p", { class: "faint" }, "None.")));
   }, failed);
 }
 
 export async function showOne(place, { id, signal }) {
   const head = h("div", {});
-  const look = async () => put(head, headOf(await get(sessionPath(id), signal), signal, look));
+  const look = async () => {
+    const session = await get(sessionPath(id), signal);
+    put(head, headOf(session, signal, look));
+    return session;
+  };
+  const session = await look();
   put(place, h("h1", {}, "Session ", h("code", {}, id)), head,
-    section("Console", consoleOf(id, signal, look)), section("Files", await filesOf(id, signal)));
-  await look();
+    isOpen(session) && [section("Console", consoleOf(id, signal, look)), section("Files", await filesOf(id, signal))]);
+}
+
+function isOpen(session) {
+  return session.state === "ready" || session.state === "paused";
 }
 
 function rowOf(session) {
@@ -44,9 +53,8 @@ function rowOf(session) {
 function headOf(session, signal, look) {
   const path = (verb) => sessionPath(session.session_id, verb);
   const after = (work, text) => careful(async () => { await work(); say(text); await look(); });
-  const open = session.state === "ready" || session.state === "paused";
   return [
-    h("p", { class: "actions" }, badge(session.state), open && [
+    h("p", { class: "actions" }, badge(session.state), isOpen(session) && [
       session.state === "paused"
         ? button("Resume", after(() => post(path("resume"), {}, signal), "It goes on."))
         : button("Pause", after(() => post(path("pause"), {}, signal), "Every process in it stands still.")),
