@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import mcp_types as types
 from mcp.client.client import Client
-from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from tests.cli.commands import BELLJAR, environment
+
+if TYPE_CHECKING:
+    from mcp.client.session import ClientRequestContext
 
 MODES = ("auto", "legacy")
 """The newest protocol, and the one with a handshake."""

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
 import pytest_asyncio
 from mcp.client.client import Client
-from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from tests.api.conftest import opened
 from tests.api.served import TOKEN, serving
@@ -23,6 +22,9 @@ from belljar.client import AsyncClient
 from belljar.engines.jail.engine import JailEngine
 from belljar.settings import Profile
 from belljar.tokens import Role
+
+if TYPE_CHECKING:
+    from mcp.client.session import ClientRequestContext
 
 RISKY = "import os\nos.system('echo hello')"
 CALL = {"code": RISKY}

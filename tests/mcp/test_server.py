@@ -54,6 +54,10 @@ async def test_a_host_lists_runs_and_gets_what_the_run_left(connecting: Connecti
         assert set(tools) == {
             "sandbox.run",
             "sandbox.health",
+            "session.start",
+            "session.run",
+            "session.files",
+            "session.stop",
             "skill.python.run",
             "skill.shell.run",
             "skill.table.summary",
