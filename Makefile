@@ -28,7 +28,7 @@ serve: install  ## Start the service; it says where it is and where its token li
 	$(VENV)/bin/belljar serve $(ARGS)
 
 # Engines are tested in processes of their own: those tests look for anything that is left behind.
-ALONE := tests/engines tests/hostile tests/compat
+ALONE := tests/engines tests/hostile tests/compat tests/deploy
 
 test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest instead.
 ifdef ARGS

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import bench_egress
 import bench_jail
 import bench_service
 import bench_sessions
@@ -25,7 +26,12 @@ from belljar.execution.runs import run
 from belljar.models import Language, RunRequest
 from measuring import Report, commit, machine, markdown, shown
 
-BENCHMARKS = {**bench_jail.BENCHMARKS, **bench_service.BENCHMARKS, **bench_sessions.BENCHMARKS}
+BENCHMARKS = {
+    **bench_jail.BENCHMARKS,
+    **bench_service.BENCHMARKS,
+    **bench_sessions.BENCHMARKS,
+    **bench_egress.BENCHMARKS,
+}
 DOCS = Path(__file__).parents[1] / "docs/benchmarks.md"
 
 

@@ -7,10 +7,15 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from tests.cli.commands import environment
+from tests.mcp.hosts import Person, over_stdio
 
 import belljar
 from belljar.engines.jail.probe import probe
@@ -67,9 +72,40 @@ def test_the_policy_is_one() -> None:
     assert set(loads(BLOCKS["yaml policy"]).roles) == {"reader", "analyst"}
 
 
-def test_a_host_starts_the_command_that_serves_mcp() -> None:
+def test_every_host_starts_the_command_that_serves_mcp() -> None:
+    servers = [
+        json.loads(BLOCKS["json mcp"])["mcpServers"]["belljar"],
+        json.loads(BLOCKS["json mcp agent"])["mcpServers"]["belljar"],
+        json.loads(BLOCKS["json vscode"])["servers"]["belljar"],
+        tomllib.loads(BLOCKS["toml codex"])["mcp_servers"]["belljar"],
+    ]
+    assert all((server["command"], server["args"]) == ("belljar", ["mcp"]) for server in servers)
+
+
+async def test_a_host_that_is_configured_as_shown_runs_programs(config: Config) -> None:
     server = json.loads(BLOCKS["json mcp"])["mcpServers"]["belljar"]
-    assert server == {"command": "belljar", "args": ["mcp"]}
+    installed = str(Path(sys.executable).parent)
+    env = environment(config.data_dir, BELLJAR_PORT="0", PATH=f"{installed}:{os.environ['PATH']}")
+    async with Client(stdio_client(StdioServerParameters(**server, env=env))) as client:
+        ran = await client.call_tool("sandbox.run", {"code": "print(6 * 7)"})
+    assert ran.structured_content["stdout"] == "42\n"
+
+
+async def test_a_person_is_asked_in_the_host_as_shown(config: Config) -> None:
+    person = Person("accept", approve=True)
+    async with over_stdio(config.data_dir, person=person, BELLJAR_PROFILE="supervised") as client:
+        ran = await client.call_tool("sandbox.run", {"code": "import os\nos.system('echo hello')"})
+    assert ran.structured_content["stdout"] == "hello\n"
+    question = re.sub(r"(?<=ap-)\w+|(?<=digest )\w+…", "…", person.asked[0])
+    assert question == BLOCKS["text question"].rstrip("\n")
+
+
+def test_a_host_looks_for_the_service_where_it_is_by_default(config: Config) -> None:
+    server = json.loads(BLOCKS["json mcp agent"])["mcpServers"]["belljar"]
+    by_http = json.loads(BLOCKS["json mcp http"])["mcpServers"]["belljar"]
+    assert by_http["url"] == f"{server['env']['BELLJAR_RUNNER_URL']}/mcp"
+    assert server["env"]["BELLJAR_RUNNER_URL"] == f"http://127.0.0.1:{config.port}"
+    assert by_http["headers"] == {"Authorization": f"Bearer {server['env']['BELLJAR_TOKEN']}"}
 
 
 def test_the_description_of_a_legacy_tool_is_one(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from belljar.engines.jail.engine import JailEngine
 
 BENCH = Path(__file__).parent.parent / "bench"
 NAMES = (
+    "egress",
     "hello",
     "idle",
     "output",

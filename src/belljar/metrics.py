@@ -101,8 +101,9 @@ class Metrics:
     def jar_started(self, seconds: float) -> None:
         self._starts.observe(seconds)
 
-    def occupancy(self, *, running: int, waiting: int) -> None:
+    def occupancy(self, *, running: int, waiting: int, idle: int) -> None:
         self._pool.labels("busy").set(running)
+        self._pool.labels("idle").set(idle)
         self._queue.set(waiting)
 
     def text(self) -> bytes:

@@ -22,13 +22,14 @@ MODES = ("auto", "legacy")
 
 
 class Person:
-    """Who sits at the host: sees each question, and gives the same answer to all of them."""
+    """Who sits at the host: sees each question, and gives the same answer until they change their mind."""
 
     def __init__(self, action: str, **content: Any) -> None:
-        self._answer = types.ElicitResult.model_validate(
-            {"action": action, "content": content or None}, by_name=True
-        )
         self.asked: list[str] = []
+        self.change(action, **content)
+
+    def change(self, action: str, **content: Any) -> None:
+        self._answer = types.ElicitResult.model_validate({"action": action, "content": content or None})
 
     async def __call__(
         self, context: ClientRequestContext, params: types.ElicitRequestParams

@@ -63,33 +63,25 @@ def text_of(result: types.CallToolResult) -> str:
     return result.content[0].text  # type: ignore[union-attr]
 
 
-async def test_a_yes_in_the_host_lets_it_run(connecting: Connecting) -> None:
+async def test_a_yes_in_the_host_lets_it_run_and_a_no_does_not(connecting: Connecting) -> None:
     person = Person("accept", approve=True)
     async with connecting(person) as client:
         ran = await client.call_tool("sandbox.run", CALL)
         assert ran.structured_content["stdout"] == "hello\n"
-    [question] = person.asked
-    assert "risk is critical" in question
-    assert "    line 2: os.system starts programs (critical)" in question
-    assert "       2  os.system('echo hello')" in question
-    assert "NOT ALL" not in question
-
-
-@pytest.mark.parametrize(
-    "person",
-    [
-        pytest.param(Person("decline"), id="declined"),
-        pytest.param(Person("accept", approve=False), id="said no"),
-    ],
-)
-async def test_a_no_in_the_host_is_a_no(connecting: Connecting, person: Person) -> None:
-    async with connecting(person) as client:
-        ran = await client.call_tool("sandbox.run", CALL)
-    assert ran.is_error
-    assert text_of(ran) == "APPROVAL_DENIED: the approval is denied: said in an MCP host"
+        person.change("decline")
+        denied = await client.call_tool("sandbox.run", CALL)
+        assert denied.is_error
+        assert text_of(denied) == "APPROVAL_DENIED: the approval is denied: said in an MCP host"
+    assert len(person.asked) == 2
 
 
 # What follows does not depend on the transport.
+
+
+async def test_an_accepted_form_without_a_yes_is_a_no(served: Served, mode: str) -> None:
+    async with over_http(served.port, TOKEN, mode, Person("accept", approve=False, reason="odd")) as client:
+        denied = await client.call_tool("sandbox.run", CALL)
+    assert text_of(denied) == "APPROVAL_DENIED: the approval is denied: said in an MCP host: odd"
 
 
 @pytest.mark.parametrize(
@@ -188,6 +180,20 @@ async def test_an_agent_s_token_approves_nothing_and_its_person_is_not_asked(
     assert person.asked == []
 
 
+async def test_an_agent_s_yes_counts_for_nothing_even_where_it_is_asked_for(
+    served: Served, operator: AsyncClient, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def anybody(client: AsyncClient) -> bool:
+        return True
+
+    monkeypatch.setattr("belljar.mcp.approving._may_decide", anybody)
+    _, token = served.service.tokens.create(Role.AGENT, None)
+    person = Person("accept", approve=True)
+    async with over_http(served.port, token, mode, person) as client:
+        await _approves_nothing(client, operator)
+    assert person.asked
+
+
 async def test_an_agent_s_token_approves_nothing_on_stdio_either(
     served: Served, operator: AsyncClient, tmp_path: Path, mode: str
 ) -> None:
@@ -232,7 +238,9 @@ YES: types.InputResponses = {"approval": types.ElicitResult(action="accept", con
 
 
 async def ask(client: Client, **more: Any) -> types.CallToolResult | types.InputRequiredResult:
-    return await client.session.call_tool("sandbox.run", CALL, allow_input_required=True, **more)
+    asked: types.CallToolResult | types.InputRequiredResult
+    asked = await client.session.call_tool("sandbox.run", CALL, allow_input_required=True, **more)
+    return asked
 
 
 async def test_an_answer_to_a_question_that_was_not_asked_counts_for_nothing(served: Served) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cli.commands import BELLJAR, Service, end, environment, start_service
-from tests.web.consoles import HOSTILE, REBOUND, TOKEN, Api, Console, Opened
+from tests.web.consoles import HOSTILE, REBOUND, TOKEN, Api, Console
 
 from belljar.engines.jail.probe import probe
 
@@ -84,7 +83,7 @@ def _hostile_skill(folder: Path) -> None:
             },
             "outputs": {"type": "object", "properties": {"stdout": {"type": "string"}}},
         },
-        "runtime": {"kind": "docker", "entrypoint": ["python3", "-c", "print('{word}')"]},
+        "runtime": {"kind": "docker", "entrypoint": ["python3", "-c", "import sys; print(sys.argv[1])", "{word}"]},
         "permissions": {
             "fs": {"read": ["inputs/**"], "write": ["artifacts/**"]},
             "net": {"mode": "none"},
@@ -118,10 +117,11 @@ def agent(service: Service) -> Iterator[Api]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     if not CHROMIUM.exists():
         pytest.skip("no Chromium to look with; on Debian and Ubuntu: apt install chromium")
+    expect.set_options(timeout=20_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS])
         yield browser
@@ -137,25 +137,17 @@ def outside(browser: Browser, service: Service) -> Iterator[Console]:
         console.check_untouched()
 
 
-@pytest.fixture
-def console(outside: Console) -> Console:
-    outside.enter()
-    outside.heading("Runs").wait_for()
-    return outside
+@pytest.fixture(scope="session")
+def window(browser: Browser, service: Service) -> Iterator[Console]:
+    with browser.new_context() as context:
+        console = Console(context, service)
+        console.enter()
+        yield console
 
 
 @pytest.fixture
-def opened(browser: Browser, service: Service) -> Iterator[Opened]:
-    with ExitStack() as stack:
-        consoles: list[Console] = []
-
-        def open_with(token: str) -> Console:
-            console = Console(stack.enter_context(browser.new_context()), service)
-            console.enter(token)
-            console.heading("Runs").wait_for()
-            consoles.append(console)
-            return console
-
-        yield open_with
-        for console in consoles:
-            console.check_untouched()
+def console(window: Console) -> Iterator[Console]:
+    """In a window that stays open all day, as it does for a person."""
+    window.start_again()
+    yield window
+    window.check_untouched()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -26,8 +25,8 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (one) => window.violations.push(one.violatedDirective));
 """
 _MARKUP = """
-() => document.querySelectorAll(`:is(main, #notice, #fault) :is(script, iframe, object, embed, base, meta, link, style,
-  [onerror], [onload], [onclick], [style], [srcdoc], [href^="javascript" i], img:not([src^="blob:"]))`).length
+() => [...document.querySelectorAll(`:is(main, #notice, #fault) :is(script, iframe, object, embed, base, meta, link, style,
+  [onerror], [onload], [onclick], [style]:not([style=""]), [srcdoc], [href^="javascript" i], img:not([src^="blob:"]))`)].map((one) => one.outerHTML)
 """
 
 
@@ -60,6 +59,15 @@ class Console:
         self.page.get_by_label("Token").fill(token)
         self.button("Log in").click()
 
+    def start_again(self) -> None:
+        """At the first view, with what the last test did to the window undone."""
+        self.page.unroute_all()
+        self.page.set_viewport_size({"width": 1280, "height": 720})
+        self.page.emulate_media(color_scheme="light")
+        self.requests.clear()
+        self.go("runs")
+        self.heading("Runs").wait_for()
+
     def go(self, view: str) -> None:
         self.page.goto(f"{self.url}#/{view}")
 
@@ -79,7 +87,8 @@ class Console:
         assert foreign == []
         assert self.mishaps == []
         assert self.page.evaluate("[window.pwned ?? null, window.violations]") == [None, []]
-        assert self.page.evaluate(_MARKUP) == 0
+        found = self.page.evaluate(_MARKUP)
+        assert found == [], found
 
 
 class Api:
@@ -108,7 +117,3 @@ class Api:
         body = {"exec": {"kind": kind, "command": command, **more}, "wait": False}
         exec_id: str = self.post("/sandbox/execs", **body)["exec_id"]
         return exec_id
-
-
-Opened = Callable[[str], Console]
-"""The console of a new browser window, logged in with this token."""

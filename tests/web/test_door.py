@@ -25,12 +25,14 @@ def test_a_wrong_token_does_not(outside: Console) -> None:
     assert outside.page.evaluate("sessionStorage.length") == 0
 
 
-def test_the_token_is_in_no_address_and_in_no_lasting_store(console: Console) -> None:
+def test_the_token_is_in_no_address_and_in_no_lasting_store(outside: Console) -> None:
+    outside.enter()
+    outside.heading("Runs").wait_for()
     for view in ("approvals", "sessions", "catalogue", "pad", "service", "runs"):
-        console.go(view)
-        console.page.wait_for_load_state()
-    assert [url for url in console.requests if TOKEN in url] == []
-    assert console.page.evaluate("localStorage.length + document.cookie.length") == 0
+        outside.go(view)
+        outside.page.wait_for_load_state()
+    assert [url for url in outside.requests if TOKEN in url] == []
+    assert outside.page.evaluate("localStorage.length + document.cookie.length") == 0
 
 
 def test_it_stays_open_when_the_page_is_loaded_again(console: Console) -> None:
@@ -38,16 +40,20 @@ def test_it_stays_open_when_the_page_is_loaded_again(console: Console) -> None:
     expect(console.heading("Runs")).to_be_visible()
 
 
-def test_logging_out_forgets_the_token(console: Console) -> None:
-    console.button("Log out").click()
-    expect(console.page.get_by_label("Token")).to_be_visible()
-    assert console.page.evaluate("sessionStorage.length") == 0
+def test_logging_out_forgets_the_token(outside: Console) -> None:
+    outside.enter()
+    outside.heading("Runs").wait_for()
+    outside.button("Log out").click()
+    expect(outside.page.get_by_label("Token")).to_be_visible()
+    assert outside.page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_token_that_is_taken_back_leads_to_the_door(console: Console) -> None:
-    console.page.evaluate("sessionStorage.setItem('belljar.token', 'taken back')")
-    console.page.reload()
-    expect(console.page.get_by_label("Token")).to_be_visible()
+def test_a_token_that_is_taken_back_leads_to_the_door(outside: Console) -> None:
+    outside.enter()
+    outside.heading("Runs").wait_for()
+    outside.page.evaluate("sessionStorage.setItem('belljar.token', 'taken back')")
+    outside.page.reload()
+    expect(outside.page.get_by_label("Token")).to_be_visible()
 
 
 @pytest.mark.parametrize(

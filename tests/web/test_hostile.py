@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from tests.web.consoles import HOSTILE, Api, Console
 
 NAME = "<img src=x onerror=pwned=1>.txt"
+VARIABLE = "<script>pwned()</script>"
 CONTENTS = {
     "page.html": f"<!doctype html><script>window.pwned=1</script>{HOSTILE}",
     "picture.svg": f'<svg xmlns="http://www.w3.org/2000/svg" onload="window.pwned=1"><script>window.pwned=1</script>{HOSTILE}</svg>',
@@ -53,10 +54,10 @@ def test_a_flood_for_a_terminal_leaves_the_page_alive(console: Console, api: Api
 
 def test_what_the_caller_says_of_a_run(console: Console, api: Api) -> None:
     command = ["python3", "-c", "import sys; print(sys.argv)", HOSTILE]
-    answer = api.post("/run", command=command, request_id="<img/src=x/onerror=pwned=1>", env={NAME: "1"})
+    answer = api.post("/run", command=command, request_id="<img/src=x/onerror=pwned=1>", env={VARIABLE: "1"})
     console.go(f"runs/{answer['id']}")
     expect(console.page.get_by_text("<img/src=x/onerror=pwned=1>", exact=True)).to_be_visible()
-    expect(console.page.get_by_text(NAME)).to_be_visible()
+    expect(console.page.get_by_text(VARIABLE)).to_be_visible()
     expect(console.page.locator("dd").filter(has_text=HOSTILE)).to_be_visible()
     console.go("runs?text=%3Cimg%2Fsrc")
     expect(console.page.locator("tbody tr")).to_have_count(1)
@@ -90,7 +91,7 @@ def test_what_waits_for_a_person_and_what_the_person_says(console: Console, agen
         code=f"import os\nos.system({HOSTILE!r})\n# {HOSTILE}",
         stdin=HOSTILE,
         args=[HOSTILE],
-        env={NAME: "1"},
+        env={VARIABLE: "1"},
         input_files=[{"path": NAME, "content_b64": "eA=="}],
     )
     console.go("approvals")

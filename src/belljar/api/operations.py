@@ -42,6 +42,8 @@ async def sandbox(call: Call) -> Response:
         "workspace_writable": writable,
         "engine": service.engine.name,
         "engines": [_engine(probe, operator=call.is_operator)],
+        "pool": asdict(service.engine.state),
+        "sessions": len(service.sessions.all_open),
         "running": turns.running,
         "waiting": turns.waiting,
         "max_concurrent_execs": service.config.max_concurrent_execs,
@@ -61,7 +63,8 @@ def _engine(probe: Probe, *, operator: bool) -> dict[str, Any]:
 
 async def metrics(call: Call) -> Response:
     turns = call.service.lifecycle.turns
-    call.service.metrics.occupancy(running=turns.running, waiting=turns.waiting)
+    idle = call.service.engine.state.idle
+    call.service.metrics.occupancy(running=turns.running, waiting=turns.waiting, idle=idle)
     return Response(call.service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

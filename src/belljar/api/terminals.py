@@ -40,10 +40,8 @@ SOCKET = "belljar.socket"
 _KIND = re.compile(r"[a-z][a-z0-9.+-]{0,31}")
 _MOST = 4096
 _SIGNALS = {
-    one.name: one
-    for one in signal.Signals
-    if one.name
-    in (
+    name: signal.Signals[name]
+    for name in (
         "SIGHUP",
         "SIGINT",
         "SIGQUIT",
@@ -53,7 +51,6 @@ _SIGNALS = {
         "SIGUSR2",
         "SIGTSTP",
         "SIGCONT",
-        "SIGWINCH",
     )
 }
 

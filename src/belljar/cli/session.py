@@ -329,6 +329,7 @@ def put(
     source: Annotated[Path, typer.Argument(help="A file here; - is standard input.")],
     path: JarPath,
     area: Area = "work",
+    as_json: AsJson = False,
 ) -> None:
     """Write a file of the session."""
     from belljar.cli.remote import connected
@@ -339,15 +340,19 @@ def put(
         raise BadRequest(f"{source} cannot be read: {error.strerror}", field="source") from error
     with connected() as client:
         client.get_session(session_id).files.write(path, content, area=area)
+    if as_json:
+        _print_json({"path": path, "size": len(content)})
 
 
 @files_app.command()
-def rm(session_id: SessionId, path: JarPath, area: Area = "work") -> None:
+def rm(session_id: SessionId, path: JarPath, area: Area = "work", as_json: AsJson = False) -> None:
     """Remove a file, or a folder with all that is in it."""
     from belljar.cli.remote import connected
 
     with connected() as client:
         client.get_session(session_id).files.remove(path, area=area)
+    if as_json:
+        _print_json({"path": path})
 
 
 @files_app.command()
@@ -356,12 +361,15 @@ def mv(
     path: JarPath,
     to: Annotated[str, typer.Argument(help="Its new path.")],
     area: Area = "work",
+    as_json: AsJson = False,
 ) -> None:
     """Give a file or folder another name."""
     from belljar.cli.remote import connected
 
     with connected() as client:
         client.get_session(session_id).files.move(path, to, area=area)
+    if as_json:
+        _print_json({"path": to})
 
 
 def _tell(facts: Mapping[str, Any], as_json: bool) -> None:

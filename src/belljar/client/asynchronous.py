@@ -1,9 +1,9 @@
 """`AsyncClient`: every call of the service's HTTP door.
 
 What went wrong in the service is raised here as the class that was raised there. A call that may have
-been lost on the way is sent again, because every call here may be: most only look, `cancel` says the same
+been lost on the way is sent again, because nearly every call may be: most only look, `cancel` says the same
 however often it is said, and a run is named by the client, so that a second request finds the first one's
-run instead of starting another.
+run instead of starting another. The few that may not are sent `once`.
 """
 
 from __future__ import annotations

@@ -96,6 +96,9 @@ class Sampler:
 
     async def look(self) -> None:
         places = list(self._places())
+        if not places:
+            self._tracks, self._seen = {}, []
+            return
         found = await asyncio.to_thread(lambda: [_counted(place) for place in places])
         now = asyncio.get_running_loop().time()
         tracks = {place.id: self._tracks.get(place.id) for place in places}

@@ -68,10 +68,6 @@ class Unfinished(Exception):
         self.answer = answer
 
 
-class _Undecided(Exception):
-    """Says why, where there is something to say."""
-
-
 async def run_to_end(call: ToolCall, begin: Begin[_T], id_name: str = "request_id") -> _T:
     """The end of a run, about which a person is asked on the way if one has to be. `id_name` is the argument
     by which a later call finds the run.
@@ -88,18 +84,16 @@ async def run_to_end(call: ToolCall, begin: Begin[_T], id_name: str = "request_i
         request_id, _, seen = params.request_state.rpartition(" ")
         answer = (params.input_responses or {}).get(_KEY)
     while isinstance(end := await follow(progress, client, begin(request_id)), Waiting):
-        shown, unfinished = end.shown, {id_name: request_id}
+        shown, again = end.shown, {id_name: request_id}
         if answer is None:
             if not (_can_ask(ctx) and await _may_decide(client)):
-                raise Unfinished(_waits(shown, unfinished))
+                raise Unfinished(_waits(shown, again))
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 raise Unfinished(_to_be_asked(shown, request_id))
             answer, seen = await _asked_now(ctx, client, shown), str(shown["digest"])
         if answer is not None:
-            try:
-                await _decide(client, shown["id"], seen, answer)
-            except _Undecided as error:
-                raise Unfinished(_waits(shown, unfinished, str(error))) from error
+            if (why := await _left_undecided(client, shown["id"], seen, answer)) is not None:
+                raise Unfinished(_waits(shown, again, why))
             answer = None
     return end
 
@@ -161,21 +155,21 @@ async def _decided(client: AsyncClient, exec_id: str) -> None:
                 return
 
 
-async def _decide(client: AsyncClient, approval_id: str, seen: str, answer: types.InputResponse) -> None:
-    """
-    Raises:
-        _Undecided: they said neither yes nor no, or it is not theirs to decide.
-    """
+async def _left_undecided(
+    client: AsyncClient, approval_id: str, seen: str, answer: types.InputResponse
+) -> str | None:
+    """Does as they said. If that was neither yes nor no, or is not theirs to say, why; else None."""
     yes, reason = _understood(answer)
     if yes is None:
-        raise _Undecided
+        return ""
     say = client.approvals.approve if yes else client.approvals.deny
     try:
         await say(approval_id, digest=seen, reason=f"said in an MCP host: {reason}".removesuffix(": "))
     except Conflict:
         pass  # somebody else was faster; what they said is what counts
     except Forbidden as error:
-        raise _Undecided(error.message) from error
+        return error.message
+    return None
 
 
 def _understood(answer: types.InputResponse) -> tuple[bool | None, str]:

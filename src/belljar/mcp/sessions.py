@@ -22,6 +22,7 @@ __all__ = ["FILES", "RUN", "START", "STOP", "files", "run", "start", "stop"]
 MAX_READ = 1 << 20
 """Of a file in one answer; `start` goes on from there."""
 
+_MAX_START = 1 << 50
 _SESSION_ID = {"session_id": {**TEXT, "description": "What session.start answered."}}
 _FACTS = outputs(session_id=TEXT, project_id=TEXT, state=TEXT, reason=TEXT)
 _HELD = types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
@@ -75,7 +76,7 @@ FILES = types.Tool(
             "path": {**TEXT, "description": "Needed to read and write; of a folder to list, all without."},
             "area": {**TEXT, "enum": ["work", "artifacts", "inputs"], "default": "work"},
             "depth": {**COUNT, "minimum": 1, "description": "How deep to list."},
-            "start": {**COUNT, "minimum": 0, "description": "The byte to read from."},
+            "start": {**COUNT, "minimum": 0, "maximum": _MAX_START, "description": "The byte to read from."},
             "content": {**TEXT, "description": "The text to write."},
             "content_b64": {**TEXT, "description": "Instead of text, the bytes to write."},
         },
@@ -132,10 +133,10 @@ async def files(call: ToolCall) -> types.CallToolResult:
     there = (await call.client.get_session(given["session_id"])).files
     place = {"path": given.get("path", ""), "area": given.get("area", "work")}
     if given["action"] == "list":
-        found = await there.list(depth=given.get("depth", 1), **place)
+        found = await there.list(depth=int(given.get("depth", 1)), **place)
         return answer({**place, "files": found}, "\n".join(map(_line, found)) or "there are no files")
     if given["action"] == "read":
-        return await _read(there, given.get("start", 0), **place)
+        return await _read(there, int(given.get("start", 0)), **place)
     content = _content(given)
     await there.write(content=content, **place)
     return answer({**place, "size": len(content)}, f"{len(content)} bytes written")

@@ -88,8 +88,8 @@ export class Ansi {
 function other(codes) {
   const kind = codes.shift();
   if (kind === 2) return nearest(codes.splice(0, 3));
-  if (kind !== 5) return null;
-  const index = codes.shift();
+  const index = kind === 5 ? codes.shift() : NaN;
+  if (!(index < 256)) return null;
   if (index < 8) return NAMES[index];
   if (index < 16) return `bright-${NAMES[index - 8]}`;
   if (index >= 232) return nearest(Array(3).fill((index - 232) * 10 + 8));

@@ -1,93 +1,111 @@
 // What a program prints, as it prints it. The pane is bounded: of more it shows the newest part.
 
 import { Ansi } from "./ansi.js";
-import { h, visible } from "./elements.js";
+import { h } from "./elements.js";
 
 const SHOW_AGAIN_MS = 50;
 const MOST_LINES = 5000;
-const MOST_LINE = 20_000;
-const MOST_PIECES = 500;
+const MOST_CHARACTERS = 20_000;
+const MOST_PIECES = 200;
 
 export class Output {
   #readers = { stdout: new Ansi(), stderr: new Ansi() };
-  #waiting = [];
+  #lines = [new Line()];
   #timer = null;
-  #line = null;
-  #length = 0;
-  #restarted = false;
 
   constructor(label = "Output") {
     this.element = h("pre", { class: "output", role: "log", "aria-live": "polite", "aria-label": label, tabindex: "0" });
   }
 
   write(stream, text) {
-    this.#waiting.push([stream, text]);
-    this.#timer ??= setTimeout(() => this.#show(), SHOW_AGAIN_MS);
+    for (const { text: piece, style } of this.#readers[stream].read(text)) {
+      if (piece === "\r") this.#last.restart();
+      else this.#add(piece, stream === "stderr" ? `err ${style}`.trim() : style);
+    }
+    this.#showSoon();
   }
 
   // A word of the console between those of the program.
   remark(text) {
-    this.#show();
-    this.#newLine().append(h("span", { class: "remark" }, text));
-    this.#line = null;
+    if (!this.#last.isEmpty) this.#lines.push(new Line());
+    this.#add(`${text}\n`, "remark");
+    this.#showSoon();
   }
 
   clear() {
-    this.#waiting = [];
-    this.#line = null;
+    this.#lines = [new Line()];
     this.element.replaceChildren();
   }
 
+  get #last() {
+    return this.#lines.at(-1);
+  }
+
+  #add(text, style) {
+    text.split("\n").forEach((part, index) => {
+      if (index) this.#lines.push(new Line());
+      if (part) this.#last.add(part, style);
+    });
+    // Twice as many, so that not every line moves all others.
+    if (this.#lines.length > 2 * MOST_LINES) this.#forget();
+  }
+
+  #forget() {
+    for (const line of this.#lines.splice(0, this.#lines.length - MOST_LINES)) line.element?.remove();
+  }
+
+  #showSoon() {
+    this.#timer ??= setTimeout(() => this.#show(), SHOW_AGAIN_MS);
+  }
+
   #show() {
-    clearTimeout(this.#timer);
     this.#timer = null;
     const pane = this.element;
     const atEnd = pane.scrollTop + pane.clientHeight >= pane.scrollHeight - 8;
-    for (const [stream, text] of this.#waiting) {
-      for (const piece of this.#readers[stream].read(text)) this.#add(stream, piece);
+    if (this.#lines.length > MOST_LINES) this.#forget();
+    const changed = this.#lines.findLastIndex((line) => line.isShown) + 1;
+    for (const line of this.#lines.slice(changed, this.#last.isEmpty ? -1 : undefined)) {
+      line.show();
+      if (!line.element.isConnected) pane.append(line.element);
     }
-    this.#waiting = [];
     if (atEnd) pane.scrollTop = pane.scrollHeight;
   }
+}
 
-  #add(stream, { text, style }) {
-    if (text === "\r") {
-      this.#restarted = true;
-      return;
-    }
-    text.split("\n").forEach((part, index) => {
-      if (index) this.#endLine();
-      if (part) this.#append(part, stream === "stderr" ? `err ${style}` : style);
-    });
+class Line {
+  #pieces = [];
+  #length = 0;
+  #restarted = false;
+  element = null;
+  isShown = false;
+
+  get isEmpty() {
+    return this.#length === 0;
   }
 
-  #append(part, style) {
-    const line = this.#line ?? this.#newLine();
+  restart() {
+    this.#restarted = true;
+  }
+
+  add(text, style) {
     if (this.#restarted) {
-      line.replaceChildren();
+      this.#pieces = [];
       this.#length = 0;
       this.#restarted = false;
     }
-    const fits = visible(part.slice(0, Math.max(0, MOST_LINE - this.#length)));
+    const fits = text.slice(0, MOST_CHARACTERS - this.#length);
     if (!fits) return;
     this.#length += fits.length;
-    const last = line.lastElementChild;
-    // A program may change its colours with every character; then they are lost, not the text.
-    if (last && (last.className === style || line.childElementCount >= MOST_PIECES)) last.append(fits);
-    else line.append(h("span", { class: style }, fits));
+    this.isShown = false;
+    const last = this.#pieces.at(-1);
+    // A program may change its colours with every letter; then they are lost, not the text.
+    if (last && (last.style === style || this.#pieces.length >= MOST_PIECES)) last.text += fits;
+    else this.#pieces.push({ text: fits, style });
   }
 
-  #newLine() {
-    this.#line = h("div", {});
-    this.#length = 0;
-    this.element.append(this.#line);
-    if (this.element.childElementCount > MOST_LINES) this.element.firstElementChild.remove();
-    return this.#line;
-  }
-
-  #endLine() {
-    if (!this.#line) this.#newLine();
-    this.#line = null;
-    this.#restarted = false;
+  show() {
+    this.element ??= h("div", {});
+    this.element.replaceChildren(...this.#pieces.map(({ text, style }) => h("span", { class: style }, text)));
+    this.isShown = true;
   }
 }

@@ -107,11 +107,11 @@ async function filesOf(id, signal) {
   };
   const bytesOf = async (path) => (await call("GET", address(path), { signal })).blob();
   const row = (file) => [h("code", {}, file.path), file.kind, size(file.size), h("span", { class: "actions" },
-    file.kind === "file" && isSmall(file.size) && button("Look", careful(async () => {
+    file.kind === "regular" && isSmall(file.size) && button("Look", careful(async () => {
       const bytes = new Uint8Array(await (await bytesOf(file.path)).arrayBuffer());
       put(place, h("h3", {}, file.path), preview(file.path, "", bytes));
     }), { "aria-label": `Look at ${file.path}` }),
-    file.kind === "file" && button("Save", careful(async () => save(file.path, await bytesOf(file.path))), { "aria-label": `Save ${file.path}` }),
+    file.kind === "regular" && button("Save", careful(async () => save(file.path, await bytesOf(file.path))), { "aria-label": `Save ${file.path}` }),
     button("Remove", careful(async () => { await call("DELETE", query(sessionPath(id, "files"), { path: file.path }), { signal }); await look(); }), { class: "danger", "aria-label": `Remove ${file.path}` }))];
   const send = careful(async () => {
     const [file] = upload.files;
