@@ -93,12 +93,15 @@ async def test_a_shell_has_a_terminal_of_its_own_that_can_be_resized(session: As
 
 async def test_control_c_and_job_control_work(session: AsyncSession) -> None:
     async with shell(session) as screen:
-        await screen.type("sh -c 'echo rea\"\"dy; exec sleep 100'\r")
+        program = "trap 'echo resumed' CONT; echo ready; while :; do sleep 0.05; done"
+        await session.files.write("loop.sh", program)
+        await screen.type("sh loop.sh\r")
         await screen.until("ready")
         await screen.type("\x1a")
         await screen.until("Stopped")
+        await screen.until("$ ")
         await screen.type("fg\r")
-        await screen.until("exec sleep 100'\r\n")
+        await screen.until("resumed")
         await screen.type("\x03")
         await screen.until("$ ")
         await screen.type("echo status-$?\r")

@@ -183,10 +183,7 @@ async def test_an_agent_s_token_approves_nothing_and_its_person_is_not_asked(
 async def test_an_agent_s_yes_counts_for_nothing_even_where_it_is_asked_for(
     served: Served, operator: AsyncClient, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def anybody(client: AsyncClient) -> bool:
-        return True
-
-    monkeypatch.setattr("belljar.mcp.approving._may_decide", anybody)
+    monkeypatch.setattr("belljar.execution.approvals.Approvals.may_decide", lambda *_: True)
     _, token = served.service.tokens.create(Role.AGENT, None)
     person = Person("accept", approve=True)
     async with over_http(served.port, token, mode, person) as client:

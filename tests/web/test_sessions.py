@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from playwright.sync_api import expect
-from tests.web.consoles import Console
+from tests.web.consoles import Api, Console
 
 
 def test_a_session_keeps_variables_and_files_until_it_is_closed(console: Console, tmp_path: Path) -> None:
@@ -35,3 +35,39 @@ def test_a_session_keeps_variables_and_files_until_it_is_closed(console: Console
     console.button("Close").click()
     expect(page.get_by_text("ended", exact=True)).to_be_visible()
     expect(console.button("Close")).to_have_count(0)
+
+
+def test_a_terminal_is_a_shell_in_the_session(console: Console, api: Api) -> None:
+    page = console.page
+    session = api.post("/sandbox/sessions")["session_id"]
+    console.go(f"sessions/{session}")
+    console.button("Open a terminal").click()
+    terminal = page.get_by_role("textbox", name="Terminal")
+    expect(terminal).to_be_focused()
+    page.keyboard.type("cd /tmp && x=six; echo $x-$((6*7))\n")
+    expect(terminal).to_contain_text("six-42")
+    page.keyboard.type("sleep 100\n")
+    page.keyboard.press("Control+c")
+    page.keyboard.type("printf '\\033[2J\\033[3;5H\\033[32m%s\\033[0m' gr''een; sleep 0.1; pwd\n")
+    expect(terminal.locator(".green")).to_have_text("green")
+    expect(terminal).to_contain_text("/tmp")
+    page.keyboard.type("exit 3\n")
+    expect(page.get_by_role("status").first).to_contain_text("The terminal is closed.")
+    page.keyboard.press("Shift+Tab")
+    expect(terminal).not_to_be_focused()
+    api.http.delete(f"/sandbox/sessions/{session}")
+
+
+def test_a_terminal_of_a_token_that_may_not_is_refused(outside: Console, api: Api) -> None:
+    session = api.post("/sandbox/sessions")["session_id"]
+    outside.page.goto(outside.url)
+    code = outside.page.evaluate(
+        """(path) => new Promise((resolve) => {
+          const line = new WebSocket(new URL(path, location.href.replace("http", "ws")), ["belljar.terminal", "belljar.bearer.bm8"]);
+          line.onopen = () => resolve("open");
+          line.onclose = ({ code }) => resolve(code);
+        })""",
+        f"/sandbox/sessions/{session}/terminal",
+    )
+    assert code == 1006
+    api.http.delete(f"/sandbox/sessions/{session}")

@@ -38,6 +38,7 @@ from belljar.api.auth import Hosts, check_path, identify
 from belljar.api.calls import Call
 from belljar.api.desk import Desk, Patience
 from belljar.api.errors import Recorded, WrongRequest, error_answer
+from belljar.api.handshakes import with_token
 from belljar.api.pages import HEADERS as PAGE_HEADERS
 from belljar.api.pages import page_at
 from belljar.config import Config
@@ -182,7 +183,7 @@ class Door:
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "websocket":
-            await self._http(*terminals.as_call(scope, receive, send))
+            await self._http(*terminals.as_call(*with_token(scope, receive, send)))
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False

@@ -110,9 +110,11 @@ async def _view(call: Call, approval: Approval) -> dict[str, Any]:
         waiting = await asyncio.to_thread(call.service.lifecycle.pending.load, approval.exec_id)
     code = waiting.request.code if waiting else None
     stdin = waiting.request.stdin.decode("utf-8", "replace") if waiting else None
+    who = Approver(call.caller.id, call.caller.role)
     return {
         **_row(approval),
         **approval.shown,
+        "may_decide": call.service.lifecycle.approvals.may_decide(approval, who),
         "code": code and code[:MAX_SHOWN_CHARS],
         "code_hash": record.code_hash if record else None,
         "stdin": stdin and stdin[:MAX_SHOWN_CHARS],

@@ -137,6 +137,7 @@ _DIGESTS: Schema = {"type": "object", "additionalProperties": _TEXT}
 _APPROVAL = _object(
     {
         **_APPROVAL_ROW,
+        "may_decide": _FLAG,
         "code": _or_none(_TEXT),
         "code_hash": _or_none(_TEXT),
         "stdin": _or_none(_TEXT),

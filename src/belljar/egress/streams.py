@@ -87,6 +87,8 @@ class Upstream:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        # So that `drain` waits until all is the kernel's: what was written is not lost by closing.
+        writer.transport.set_write_buffer_limits(high=0)
 
     async def read(self) -> bytes:
         return await self._reader.read(CHUNK)

@@ -268,18 +268,21 @@ class GuestJar:
             return
         if self._way_out is None:
             raise GrantNotEnforceable(NO_WAY_OUT, field="network")
-        most = max(1, min(MAX_OPEN, self.grant.limits.nofile // 4))
-        self.link.tunnels = Tunnels(self.link, self._way_out.gate(self.grant.network), most)
+        limits = self.grant.limits
+        # A quarter of the guest's descriptors, and with full windows an eighth of the jar's memory.
+        most = max(1, min(MAX_OPEN, limits.nofile // 4, limits.memory_mb))
         certificate = self._way_out.certificate
+        self.link.tunnels = Tunnels(self.link, self._way_out.gate(self.grant.network), most)
         stream = self.link.open("network", port=PORT, most=most, files=proxy_files(), certificate=certificate)
-        error = (await self.link.next(stream)).json().get("error")
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                error = (await self.link.next(stream)).json().get("error")
+        except (TimeoutError, protocol.ProtocolError) as broken:
+            raise EngineUnavailable("the jar did not open its way out") from broken
         if error:
             raise GrantNotEnforceable(f"the jar has no way out: {error}", field="network")
-        self._base_env = {
-            **self._base_env,
-            **proxy_environment(),
-            **(certificates_environment() if certificate else {}),
-        }
+        trust = certificates_environment() if certificate else {}
+        self._base_env = {**self._base_env, **proxy_environment(), **trust}
 
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
         await put(self.link, area, files, self.grant.limits)

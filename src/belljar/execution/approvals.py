@@ -218,6 +218,13 @@ class Approvals:
             await self._remember(decided, self._now() + timedelta(days=remember_days))
         return decided
 
+    def may_decide(self, approval: Approval, who: Approver) -> bool:
+        try:
+            self._check(approval, who)
+        except Forbidden:
+            return False
+        return True
+
     def _check(self, approval: Approval, who: Approver) -> None:
         if who.role not in ("operator", "approver"):
             raise Forbidden(f"a token of role {who.role} decides nothing; a person's token does")

@@ -29,7 +29,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from belljar.client import AsyncClient, Event
-from belljar.errors import BelljarError, Conflict, Forbidden, NotFound
+from belljar.errors import BelljarError, Conflict, Forbidden
 from belljar.mcp.calls import Context, Progress, ToolCall, Waiting, cancelled_together, follow
 from belljar.wording import printable
 
@@ -86,7 +86,8 @@ async def run_to_end(call: ToolCall, begin: Begin[_T], id_name: str = "request_i
     while isinstance(end := await follow(progress, client, begin(request_id)), Waiting):
         shown, again = end.shown, {id_name: request_id}
         if answer is None:
-            if not (_can_ask(ctx) and await _may_decide(client)):
+            # Nobody is asked whose answer would not count.
+            if not (_can_ask(ctx) and shown["may_decide"]):
                 raise Unfinished(_waits(shown, again))
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 raise Unfinished(_to_be_asked(shown, request_id))
@@ -105,17 +106,6 @@ def _can_ask(ctx: Context) -> bool:
     # Of the first hosts that could ask, none said by what; it is a form.
     has_forms = told.elicitation.form is not None or told.elicitation.url is None
     return has_forms and (ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or ctx.session.can_send_request)
-
-
-async def _may_decide(client: AsyncClient) -> bool:
-    """Nobody is asked whose answer would not count. To say no to nothing is refused only to those."""
-    try:
-        await client.approvals.deny("none")
-    except Forbidden:
-        return False
-    except NotFound:
-        pass
-    return True
 
 
 def _to_be_asked(shown: Mapping[str, Any], request_id: str) -> types.InputRequiredResult:

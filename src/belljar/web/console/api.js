@@ -53,6 +53,17 @@ export async function post(path, body, signal) {
   return (await call("POST", path, { body, signal })).json();
 }
 
+// A browser lets a page choose no header for a WebSocket; the token is among the protocols that it offers.
+export function socket(path) {
+  const address = new URL(path.slice(1), document.baseURI);
+  address.protocol = address.protocol.replace("http", "ws");
+  const bytes = new TextEncoder().encode(token);
+  const text = btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  const line = new WebSocket(address, ["belljar.terminal", `belljar.bearer.${text}`]);
+  line.binaryType = "arraybuffer";
+  return line;
+}
+
 export function query(path, asked) {
   const given = Object.entries(asked).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;

@@ -6,6 +6,7 @@ import { careful, failed, say } from "./notice.js";
 import { Output } from "./output.js";
 import { isSmall, preview, save } from "./preview.js";
 import { follow } from "./run.js";
+import { openTerminal } from "./terminal.js";
 import { badge, moment, short, size, value } from "./words.js";
 
 const LOOK_AGAIN_MS = 3000;
@@ -36,7 +37,11 @@ export async function showOne(place, { id, signal }) {
   };
   const session = await look();
   put(place, h("h1", {}, "Session ", h("code", {}, id)), head,
-    isOpen(session) && [section("Console", consoleOf(id, signal, look)), section("Files", await filesOf(id, signal))]);
+    isOpen(session) && [
+      section("Console", consoleOf(id, signal, look)),
+      section("Terminal", terminalOf(id, signal)),
+      section("Files", await filesOf(id, signal)),
+    ]);
 }
 
 function isOpen(session) {
@@ -69,7 +74,19 @@ function headOf(session, signal, look) {
   ];
 }
 
-// A line or a few at a time: what a browser can send with its token in a header, which a WebSocket cannot have.
+function terminalOf(id, signal) {
+  const place = h("div", {});
+  const open = button("Open a terminal", () => {
+    open.hidden = true;
+    openTerminal(place, id, signal, (reason) => {
+      say(reason);
+      open.hidden = false;
+    });
+  });
+  return [open, place];
+}
+
+// A few lines at a time, each of them a run of its own.
 function consoleOf(id, signal, look) {
   const output = new Output("Console");
   const results = h("div", {});

@@ -1,0 +1,83 @@
+// A shell in a session: what is typed goes to it as it is typed, what it shows is kept on a screen.
+
+import { sessionPath, socket } from "./api.js";
+import { h } from "./elements.js";
+import { Screen } from "./screen.js";
+
+const ROWS = 24;
+const SHOW_AGAIN_MS = 40;
+const MOST_HISTORY = 1000;
+const KEYS = {
+  Enter: "\r", Backspace: "\x7f", Tab: "\t", Escape: "\x1b", ArrowUp: "\x1b[A", ArrowDown: "\x1b[B", ArrowRight: "\x1b[C",
+  ArrowLeft: "\x1b[D", Home: "\x1b[H", End: "\x1b[F", Delete: "\x1b[3~", PageUp: "\x1b[5~", PageDown: "\x1b[6~",
+};
+
+export function openTerminal(place, sessionId, signal, ended) {
+  const live = h("div", {});
+  const history = h("div", {});
+  const pane = h("pre", { class: "output terminal", tabindex: "0", role: "textbox", "aria-multiline": "true", "aria-label": "Terminal" }, history, live);
+  place.replaceChildren(pane, h("p", { class: "faint" }, "Shift+Tab leaves the terminal."));
+
+  const screen = new Screen(ROWS, columnsIn(pane));
+  const line = socket(`${sessionPath(sessionId, "terminal")}?rows=${screen.rows}&columns=${screen.columns}&term=xterm`);
+  const decoder = new TextDecoder();
+  const encoder = new TextEncoder();
+  const type = (text) => line.readyState === WebSocket.OPEN && line.send(encoder.encode(text));
+  let timer = null;
+
+  line.addEventListener("message", ({ data }) => {
+    if (typeof data === "string") return;
+    screen.write(decoder.decode(data, { stream: true }));
+    timer ??= setTimeout(() => { timer = null; show(screen, history, live, pane); }, SHOW_AGAIN_MS);
+  });
+  line.addEventListener("close", ({ reason }) => signal.aborted || ended(reason || "The terminal is closed."));
+  signal.addEventListener("abort", () => line.close(), { once: true });
+  pane.addEventListener("keydown", (event) => {
+    const text = typed(event);
+    if (!text) return;
+    event.preventDefault();
+    type(text);
+  });
+  pane.addEventListener("paste", (event) => {
+    event.preventDefault();
+    type(event.clipboardData.getData("text/plain").replaceAll(/\r?\n/g, "\r"));
+  });
+  pane.focus();
+}
+
+// What a key means to a program; nothing if it is the browser's.
+function typed(event) {
+  const { key, ctrlKey, altKey, metaKey, shiftKey } = event;
+  const copies = ctrlKey && key === "c" && !getSelection().isCollapsed;
+  if (metaKey || event.isComposing || copies || (key === "Tab" && shiftKey) || (ctrlKey && shiftKey)) return "";
+  if (ctrlKey) return /^[a-z@[\\\]^_]$/.test(key) ? String.fromCharCode(key.toUpperCase().charCodeAt(0) & 31) : "";
+  const text = Object.hasOwn(KEYS, key) ? KEYS[key] : [...key].length === 1 ? key : "";
+  return altKey && text ? `\x1b${text}` : text;
+}
+
+function columnsIn(pane) {
+  const probe = h("span", {}, "0".repeat(100));
+  pane.append(probe);
+  const width = probe.getBoundingClientRect().width / 100;
+  probe.remove();
+  return Math.min(Math.max(Math.floor((pane.clientWidth - 40) / width), 40), 160);
+}
+
+function show(screen, history, live, pane) {
+  history.append(...screen.scrolledOff.splice(0).slice(-MOST_HISTORY).map((line) => row(line)));
+  while (history.childElementCount > MOST_HISTORY) history.firstElementChild.remove();
+  live.replaceChildren(...screen.lines.map((line, index) => row(line, screen.cursorIsShown && index === screen.row ? screen.column : -1)));
+  pane.scrollTop = pane.scrollHeight;
+}
+
+// Cells of one style in one element.
+function row(line, cursor = -1) {
+  const pieces = [];
+  line.forEach(({ text, style }, column) => {
+    const shown = column === cursor ? `${style} cursor` : style;
+    const last = pieces.at(-1);
+    if (last && last.style === shown) last.text += text;
+    else pieces.push({ text, style: shown });
+  });
+  return h("div", {}, pieces.map(({ text, style }) => h("span", { class: style }, text)));
+}
