@@ -27,8 +27,8 @@ run: install  ## Run an example under glass: it reads a table, and leaves a char
 serve: install  ## Start the service; it says where it is and where its token lies.
 	$(VENV)/bin/belljar serve $(ARGS)
 
-# Engines are tested in processes of their own: those tests look for anything that is left behind.
-ALONE := tests/engines tests/hostile tests/compat tests/deploy
+# In processes of their own: engines, whose tests look for anything that is left behind, and the browser, which keeps a loop.
+ALONE := tests/engines tests/hostile tests/compat tests/deploy tests/web
 
 test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest instead.
 ifdef ARGS

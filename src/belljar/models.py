@@ -311,7 +311,7 @@ class Contacted:
     rule: str
     """What settled it: which layer's, which list, which entry."""
     address: str = ""
-    """Connected to; empty where nobody was."""
+    """Vetted, and the first to be tried; empty where there is none."""
     secret: str = ""
     """Name of the one that was put into the request on its way."""
 

@@ -263,7 +263,9 @@ async def test_who_is_slow_with_a_second_request_is_dropped_too(port: int) -> No
             b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n".replace(b"1.1", b"9.9"), 400, id="HTTP/9.9"
         ),
         pytest.param(
-            request("GET", "/health", None, "Upgrade: websocket", "Connection: upgrade"), 200, id="upgrade"
+            request("GET", "/health", None, "Upgrade: websocket", "Connection: upgrade"),
+            400,
+            id="upgrade without a key",
         ),
     ],
 )

@@ -94,5 +94,13 @@ async def test_a_name_that_is_not_ours_gets_no_page(anybody: httpx2.AsyncClient)
 def test_no_file_parses_markup_or_names_another_site(name: str) -> None:
     """The browser would refuse it; this says where."""
     text = (WEB / "console" / name).read_text()
-    assert re.findall(r"(?i)innerHTML|outerHTML|insertAdjacent|document\.write|srcdoc|\beval\b|new Function|DOMParser", text) == []
-    assert [url for url in re.findall(r"https?://[^\s\"'`)]+", text) if url != "http://www.w3.org/2000/svg"] == []
+    assert (
+        re.findall(
+            r"(?i)innerHTML|outerHTML|insertAdjacent|document\.write|srcdoc|\beval\b|new Function|DOMParser",
+            text,
+        )
+        == []
+    )
+    assert [
+        url for url in re.findall(r"https?://[^\s\"'`)]+", text) if url != "http://www.w3.org/2000/svg"
+    ] == []

@@ -58,9 +58,12 @@ class Screen:
 
     async def until(self, text: str) -> None:
         """Something shows; what was shown up to it is not looked at again."""
-        async with asyncio.timeout(20):
-            while text.encode() not in self.shown:
-                self.shown += await anext(self._output)
+        try:
+            async with asyncio.timeout(20):
+                while text.encode() not in self.shown:
+                    self.shown += await anext(self._output)
+        except TimeoutError:
+            raise AssertionError(f"{text!r} is not in {self.shown!r}") from None
         self.shown = self.shown.partition(text.encode())[2]
 
     async def end(self) -> int | None:
@@ -91,11 +94,21 @@ async def test_a_shell_has_a_terminal_of_its_own_that_can_be_resized(session: As
         assert await screen.end() == 7
 
 
+WAITING = """
+import signal
+signal.signal(signal.SIGCONT, lambda *_: print("resumed", flush=True))
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
 async def test_control_c_and_job_control_work(session: AsyncSession) -> None:
     async with shell(session) as screen:
-        program = "trap 'echo resumed' CONT; echo ready; while :; do sleep 0.05; done"
-        await session.files.write("loop.sh", program)
-        await screen.type("sh loop.sh\r")
+        # No shell: one that is stopped while it forks is not stopped, because it waits for its child.
+        await session.files.write("wait.py", WAITING)
+        await screen.type("python3 wait.py\r")
         await screen.until("ready")
         await screen.type("\x1a")
         await screen.until("Stopped")

@@ -436,8 +436,23 @@ async def test_a_run_moves_so_many_bytes_and_no_more() -> None:
     async with server(answered(bytes(3 << 20))) as (port, _):
         async with program(egress(quota=Quota(megabytes=1)), network(port)) as one:
             await one.say(get(port))
-            assert len(await one.hear()) <= 1 << 20
-    assert one.contacts[-1].rule == "quota: a run may move 1 MB"
+            heard = await one.hear()
+            assert len(heard) <= 1 << 20
+            assert b"403" not in heard
+        async with program(egress(), network(port), gate=one.gate) as next_one:
+            await next_one.say(get(port))
+            assert b"403 Forbidden: a.test:%d is refused (quota" % port in await next_one.hear()
+    assert [contact.rule for contact in one.contacts[1:]] == ["quota: a run may move 1 MB"] * 2
+
+
+async def test_what_is_sent_counts_as_well() -> None:
+    async with (
+        server(lambda reader, writer: whole_request(reader, writer, b"end")) as (port, _),
+        program(egress(quota=Quota(megabytes=1)), network(port)) as one,
+    ):
+        await one.say(get(port, HOST, f"Content-Length: {2 << 20}", method="POST"))
+        one.writer.write(bytes(2 << 20))
+        assert await one.hear() == b""
 
 
 async def test_nothing_gets_through_when_no_run_is_under_way() -> None:

@@ -83,7 +83,10 @@ def _hostile_skill(folder: Path) -> None:
             },
             "outputs": {"type": "object", "properties": {"stdout": {"type": "string"}}},
         },
-        "runtime": {"kind": "docker", "entrypoint": ["python3", "-c", "import sys; print(sys.argv[1])", "{word}"]},
+        "runtime": {
+            "kind": "docker",
+            "entrypoint": ["python3", "-c", "import sys; print(sys.argv[1])", "{word}"],
+        },
         "permissions": {
             "fs": {"read": ["inputs/**"], "write": ["artifacts/**"]},
             "net": {"mode": "none"},

@@ -16,7 +16,7 @@ REBOUND = "rebound.example"
 """A name that leads to this machine, in the browser of the tests."""
 HOSTILE = (
     '"><img src=x onerror="window.pwned=1"><script>window.pwned=1</script><svg onload="window.pwned=1">'
-    "<iframe src=\"javascript:parent.pwned=1\"></iframe><a href=\"javascript:pwned=1\">'&amp;{{7*7}}"
+    '<iframe src="javascript:parent.pwned=1"></iframe><a href="javascript:pwned=1">\'&amp;{{7*7}}'
 )
 """Markup in every place where a program can leave text."""
 

@@ -27,7 +27,9 @@ CONTENTS = {
 
 
 def test_what_a_program_prints(console: Console, api: Api) -> None:
-    code = f"import sys\nprint({HOSTILE!r})\nprint({HOSTILE!r}, file=sys.stderr)\nraise ValueError({HOSTILE!r})"
+    code = (
+        f"import sys\nprint({HOSTILE!r})\nprint({HOSTILE!r}, file=sys.stderr)\nraise ValueError({HOSTILE!r})"
+    )
     console.go(f"runs/{api.run(code)}")
     expect(console.page.get_by_role("log")).to_contain_text(HOSTILE)
     expect(console.page.get_by_role("log")).to_contain_text(f"ValueError: {HOSTILE}")
@@ -39,7 +41,9 @@ def test_what_a_program_prints(console: Console, api: Api) -> None:
         pytest.param(r"print('\x1b]8;;javascript:pwned=1\x07click\x1b]8;;\x07')", id="link"),
         pytest.param(r"print('\x1b]' + 'x' * 500_000)", id="endless-command"),
         pytest.param(r"print('\x1b[' + '1;' * 100_000 + 'mred')", id="endless-colour"),
-        pytest.param(r"print(''.join(f'\x1b[3{n % 8}mx' for n in range(100_000)))", id="colour-of-every-letter"),
+        pytest.param(
+            r"print(''.join(f'\x1b[3{n % 8}mx' for n in range(100_000)))", id="colour-of-every-letter"
+        ),
         pytest.param(r"print('\n' * 500_000)", id="empty-lines"),
         pytest.param(r"print('\r' * 500_000)", id="restarted-lines"),
         pytest.param(r"import sys; sys.stdout.buffer.write(bytes(range(256)) * 2000)", id="bytes"),
@@ -82,7 +86,9 @@ def test_how_a_file_is_called(console: Console, left: str) -> None:
 @pytest.fixture(scope="module")
 def left(api: Api) -> str:
     files = {**CONTENTS, NAME: HOSTILE}
-    return api.run(f"import os\nfor name, text in {files!r}.items(): open(name, 'w').write(text)\nos.symlink('/x', '<b>link')")
+    return api.run(
+        f"import os\nfor name, text in {files!r}.items(): open(name, 'w').write(text)\nos.symlink('/x', '<b>link')"
+    )
 
 
 def test_what_waits_for_a_person_and_what_the_person_says(console: Console, agent: Api) -> None:
@@ -127,10 +133,17 @@ def test_what_a_session_shows_and_holds(console: Console, api: Api) -> None:
     session = api.post("/sandbox/sessions")["session_id"]
     console.go(f"sessions/{session}")
     html = f"class Page:\n  def _repr_html_(self): return {HOSTILE!r}\n  def __repr__(self): return {HOSTILE!r}\n"
-    console.page.get_by_label("Code").fill(f"{html}open({NAME!r}, 'w').write({HOSTILE!r})\nprint({HOSTILE!r})\nPage()")
+    console.page.get_by_label("Code").fill(
+        f"{html}open({NAME!r}, 'w').write({HOSTILE!r})\nprint({HOSTILE!r})\nPage()"
+    )
     console.button("Run").click()
     expect(console.page.locator("section pre.text")).to_contain_text(HOSTILE)
     console.button("Look again").click()
     console.button(f"Look at {NAME}").click()
     expect(console.page.locator(".preview pre")).to_contain_text(HOSTILE)
+    console.button("Open a terminal").click()
+    console.page.keyboard.type("printf '%s%s' '<scr' 'ipt>pwned()</scr''ipt><img src=x onerror=pwned=1>'\n")
+    expect(console.page.get_by_label("Terminal")).to_contain_text(
+        "<script>pwned()</script><img src=x onerror=pwned=1>"
+    )
     api.http.delete(f"/sandbox/sessions/{session}")

@@ -104,7 +104,9 @@ def test_a_receipt_is_checked_here_and_by_the_service(console: Console, api: Api
 def test_a_receipt_of_something_else_is_noticed(console: Console, api: Api) -> None:
     mine, other = api.run("print(1)"), api.run("print(2)")
     receipt = api.http.get(f"/sandbox/execs/{other}/receipt")
-    console.page.route("**/receipt", lambda route: route.fulfill(body=receipt.text, content_type="application/json"))
+    console.page.route(
+        "**/receipt", lambda route: route.fulfill(body=receipt.text, content_type="application/json")
+    )
     console.go(f"runs/{mine}")
     expect(console.section("Receipt")).to_contain_text("The receipt says something else of exec_id")
 

@@ -73,4 +73,6 @@ def test_the_console_has_its_picture_taken(console: Console, api: Api, agent: Ap
     console.go("service")
     expect(console.heading("Since the start")).to_be_visible()
     page.screenshot(path=folder / "console-phone.png")
-    assert all((folder / f"console-{name}.png").stat().st_size for name in ("runs", "run", "approval", "phone"))
+    assert all(
+        (folder / f"console-{name}.png").stat().st_size for name in ("runs", "run", "approval", "phone")
+    )

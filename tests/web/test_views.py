@@ -44,7 +44,9 @@ def test_a_tool_is_tried_with_a_form_made_from_its_schema(console: Console) -> N
 def test_the_service_tells_how_it_is(console: Console, api: Api) -> None:
     api.run("print(1)")
     console.go("service")
-    expect(console.section("Engine jail").get_by_role("row").filter(has_text="seccomp filter")).to_contain_text("ok")
+    expect(
+        console.section("Engine jail").get_by_role("row").filter(has_text="seccomp filter")
+    ).to_contain_text("ok")
     expect(console.section("Since the start")).to_contain_text("exited")
     console.button("Check the whole chain").click()
     expect(console.section("Receipts")).to_contain_text("Every receipt is signed")
@@ -111,7 +113,9 @@ def test_a_phone_shows_one_column(console: Console, agent: Api) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
-def test_light_and_dark_follow_the_person(browser: Browser, console: Console, scheme: str, dark: bool) -> None:
+def test_light_and_dark_follow_the_person(
+    browser: Browser, console: Console, scheme: str, dark: bool
+) -> None:
     console.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     colour = console.page.evaluate("getComputedStyle(document.body).backgroundColor")
     red = int(colour.removeprefix("rgb(").partition(",")[0])

@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 __all__ = ["Authority"]
 
-_VALID = timedelta(days=366)
+_VALID = timedelta(days=3660)
 _EARLIER = timedelta(hours=1)
 """Clocks differ."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from belljar.egress.secrets import Secret
 
-__all__ = ["Contact", "Refusal"]
+__all__ = ["Contact", "Refusal", "Spent"]
 
 
 class Refusal(Exception):
@@ -17,6 +17,10 @@ class Refusal(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+class Spent(Exception):
+    """The run has moved all that it may; a connection that was promised is cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from belljar.egress.heads import MAX_HEAD, BadHead, Head
-from belljar.egress.streams import Duplex, Reader, TooMuch, pump
+from belljar.egress.streams import Duplex, Reader, TooMuch, both, pump
 
-__all__ = ["Counters", "both", "exchange"]
+__all__ = ["Counters", "exchange"]
 
 MAX_LINE = 4096
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
@@ -74,9 +73,8 @@ async def _send_body(head: Head, reader: Reader, server: Duplex, sent: Count) ->
             await _send_exactly(head.length, reader, server, sent)
             return
         while size := await _chunk_size(reader):
-            sent(size)
             await server.write(b"%x\r\n" % size)
-            await _send_exactly(size, reader, server, lambda count: None)
+            await _send_exactly(size, reader, server, sent)
             if await reader.exactly(2) != b"\r\n":
                 raise BadHead("a chunk is longer than it says")
             await server.write(b"\r\n")
@@ -105,13 +103,3 @@ async def _chunk_size(reader: Reader) -> int:
     if match is None:
         raise BadHead("a chunk has no plain size")
     return int(match[1], 16)
-
-
-async def both(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
-    """Until both are done, or one has failed."""
-    tasks = [asyncio.create_task(one), asyncio.create_task(other)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from belljar.egress import addresses, names, rules, tunnels
 from belljar.egress.addresses import Resolve, Unreachable
-from belljar.egress.contacts import Contact, Refusal
+from belljar.egress.contacts import Contact, Refusal, Spent
 from belljar.egress.secrets import Secret
 from belljar.egress.streams import CHUNK, Duplex, Upstream
 from belljar.models import Contacted, Network
@@ -60,13 +60,13 @@ class Gate:
         self._tell = None
 
     def count_sent(self, contact: Contact, count: int) -> None:
-        """Refusal where that is more than a run may move."""
+        """Spent where that is more than a run may move."""
         self.sent += count
-        self._spend(contact.host, contact.port, count)
+        self._spend(contact, count)
 
     def count_received(self, contact: Contact, count: int) -> None:
         self.received += count
-        self._spend(contact.host, contact.port, count)
+        self._spend(contact, count)
 
     async def carry(self, client: Duplex) -> None:
         """One tunnel, from its first byte to its last. Whatever the program does, nothing is raised."""
@@ -82,7 +82,8 @@ class Gate:
             if self._connections > self._quota.connections + 1:
                 raise Refusal(403, rule)  # told once: the log of a run is not to be filled with it
             raise self.refuse(host, port, rule)
-        self._spend(host, port, 0)
+        if self._is_spent:
+            raise self.refuse(host, port, self._spent_rule)
         try:
             name = names.canonical(host)
         except names.NotAName as reason:
@@ -113,7 +114,7 @@ class Gate:
         return Contact(name, port, tuple(found), secret, identity)
 
     def refuse(self, host: str, port: int, rule: str) -> Refusal:
-        """Writes it down; what the program is told is for the caller to raise."""
+        """It is written down; what the program can be told of it is for the caller to raise."""
         host = names.shown(host)
         self._say(Contacted(host=host, port=port, allowed=False, rule=rule))
         return Refusal(403, f"{host}:{port} is refused ({rule})")
@@ -141,10 +142,19 @@ class Gate:
         if self._tell is not None:
             self._tell(contacted)
 
-    def _spend(self, host: str, port: int, count: int) -> None:
+    def _spend(self, contact: Contact, count: int) -> None:
         self._bytes += count
-        if self._bytes > self._quota.megabytes << 20:
-            raise self.refuse(host, port, f"quota: a run may move {self._quota.megabytes} MB")
+        if self._is_spent:
+            self.refuse(contact.host, contact.port, self._spent_rule)
+            raise Spent
+
+    @property
+    def _is_spent(self) -> bool:
+        return self._bytes > self._quota.megabytes << 20
+
+    @property
+    def _spent_rule(self) -> str:
+        return f"quota: a run may move {self._quota.megabytes} MB"
 
 
 class Egress:

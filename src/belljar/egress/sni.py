@@ -9,7 +9,7 @@ import struct
 
 __all__ = ["MAX_HELLO", "BadHello", "Incomplete", "is_handshake", "server_name"]
 
-MAX_HELLO = 1 << 16
+MAX_HELLO = 1 << 14
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 _HOST_NAME = 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
-__all__ = ["CHUNK", "Duplex", "Reader", "TooMuch", "Upstream", "pump"]
+__all__ = ["CHUNK", "Duplex", "Reader", "TooMuch", "Upstream", "both", "pump"]
 
 CHUNK = 1 << 16
 
@@ -111,3 +111,13 @@ async def pump(source: Duplex | Reader, sink: Duplex, count: Callable[[int], Non
         count(len(data))
         await sink.write(data)
     await sink.write_eof()
+
+
+async def both(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+    """Until both are done, or one has failed."""
+    tasks = [asyncio.create_task(one), asyncio.create_task(other)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -14,10 +14,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from belljar.egress import heads, names, sni, tls
-from belljar.egress.contacts import Contact, Refusal
-from belljar.egress.exchange import both, exchange
+from belljar.egress.contacts import Contact, Refusal, Spent
+from belljar.egress.exchange import exchange
 from belljar.egress.heads import Authority, BadHead, Head
-from belljar.egress.streams import Duplex, Reader, TooMuch, pump
+from belljar.egress.streams import Duplex, Reader, TooMuch, both, pump
 
 if TYPE_CHECKING:
     from belljar.egress.gate import Gate
@@ -46,7 +46,7 @@ async def carry(client: Duplex, gate: Gate) -> None:
     try:
         async with asyncio.timeout(IDLE_S) as idle:
             await conversation.hold(idle)
-    except (OSError, EOFError, TimeoutError, Refusal):
+    except (OSError, EOFError, TimeoutError, Spent):
         pass  # one end is gone, or says nothing any more, or has used up what it may
     except Exception:
         logger.exception("a fault of ours in a tunnel")

@@ -22,9 +22,14 @@ export function openTerminal(place, sessionId, signal, ended) {
   const line = socket(`${sessionPath(sessionId, "terminal")}?rows=${screen.rows}&columns=${screen.columns}&term=xterm`);
   const decoder = new TextDecoder();
   const encoder = new TextEncoder();
-  const type = (text) => line.readyState === WebSocket.OPEN && line.send(encoder.encode(text));
+  let early = "";
   let timer = null;
+  const type = (text) => {
+    if (line.readyState === WebSocket.OPEN) line.send(encoder.encode(text));
+    else early += text;
+  };
 
+  line.addEventListener("open", () => type(early));
   line.addEventListener("message", ({ data }) => {
     if (typeof data === "string") return;
     screen.write(decoder.decode(data, { stream: true }));
