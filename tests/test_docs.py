@@ -1,18 +1,39 @@
-"""What the documentation lists is what there is: nothing missing, nothing stale."""
+"""What the documentation lists is what there is: nothing missing, nothing stale. What it says runs, runs.
+
+A block of `sh` or `python` after a line `<!-- runs -->` is run as it stands, in an empty folder; a block after
+`<!-- prints -->` is what the one before it must print.
+"""
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import typer
 
 from belljar import errors
+from belljar.api.app import ROUTES
+from belljar.cli import app
+from belljar.engines.jail.probe import probe
+from belljar.metrics import Metrics
 from belljar.settings import SETTINGS, Setting
 
 ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 SETTINGS_PAGE = (ROOT / "docs/settings.md").read_text()
 ERRORS_PAGE = (ROOT / "docs/errors.md").read_text()
+API_PAGE = (ROOT / "docs/api.md").read_text()
+OPERATIONS_PAGE = (ROOT / "docs/operations.md").read_text()
+SECURITY_PAGE = (ROOT / "SECURITY.md").read_text()
+PORT = "8088"
 
 
 def row(setting: Setting) -> str:
@@ -32,9 +53,20 @@ def test_no_documented_setting_is_gone() -> None:
 
 
 def test_no_page_names_a_variable_that_is_gone() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    named = {name for page in pages for name in re.findall(r"\bBELLJAR_[A-Z_]+\b", page.read_text())}
+    named = {name for page in PAGES for name in re.findall(r"\bBELLJAR_[A-Z_]+\b", page.read_text())}
     assert named <= {setting.env for setting in SETTINGS}
+
+
+def test_no_page_names_a_setting_that_is_gone() -> None:
+    named = {
+        name for page in PAGES for name in re.findall(r"`(sandbox\.[a-z_.]+[a-z])[`: ]", page.read_text())
+    }
+    keys = {setting.key for setting in SETTINGS}
+    assert {name for name in named if not any(key.startswith(name) for key in keys)} <= NOT_SETTINGS
+
+
+NOT_SETTINGS = {"sandbox.run", "sandbox.health"}
+"""Names of MCP tools, in the words of the first design."""
 
 
 def test_the_documented_error_codes_are_those_of_the_tree() -> None:
@@ -43,9 +75,127 @@ def test_the_documented_error_codes_are_those_of_the_tree() -> None:
     assert sorted(documented) == sorted((cls.code, cls.__name__, cls.__base__.__name__) for cls in classes)
 
 
-@pytest.mark.parametrize(
-    "page", [page.relative_to(ROOT) for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]], ids=str
-)
+def test_the_documented_routes_are_those_of_the_service() -> None:
+    documented = re.findall(r"^\| `([A-Z]+) (/\S*)` \|", API_PAGE, re.MULTILINE)
+    assert sorted(documented) == sorted((entry.method, entry.path) for entry in ROUTES)
+
+
+def test_the_documented_metrics_are_those_of_the_service() -> None:
+    documented = {
+        name: tuple(re.findall(r"`(\w+)`", labels))
+        for name, labels in re.findall(r"^\| `(sandbox_\w+)` \| ([^|]*)\|", OPERATIONS_PAGE, re.MULTILINE)
+    }
+    collectors = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in Metrics().registry.collect()
+    }
+    assert documented.keys() == collectors
+
+
+def verbs(group: typer.Typer, above: str = "belljar") -> Iterator[str]:
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield f"{above} {command.name or command.callback.__name__.replace('_', '-')}"
+    for nested in group.registered_groups:
+        assert nested.typer_instance is not None
+        yield from verbs(nested.typer_instance, f"{above} {nested.name}")
+
+
+@pytest.mark.parametrize("verb", list(verbs(app)))
+def test_a_verb_is_documented(verb: str) -> None:
+    assert any(verb in page.read_text() for page in PAGES)
+
+
+@pytest.mark.parametrize("page", [page.relative_to(ROOT) for page in PAGES], ids=str)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", (ROOT / page).read_text())
     assert not [link for link in links if not (ROOT / page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", [page.relative_to(ROOT) for page in PAGES], ids=str)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(
+        r"`((?:src|tests|deploy|bench|scripts|examples)/[\w./-]+)(?:::\w+)?`", (ROOT / page).read_text()
+    )
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
+PROMISES = re.findall(r"^\| ([^|`]+\.) \| (`tests/.+`) \|$", SECURITY_PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("promise", "named"), PROMISES, ids=[promise for promise, _ in PROMISES])
+def test_a_promise_names_tests_that_exist(promise: str, named: str) -> None:
+    for file, function in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", named):
+        tree = ast.parse((ROOT / file).read_text())
+        assert function in {
+            node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+
+
+def test_every_promise_names_a_test() -> None:
+    table = SECURITY_PAGE.partition("## Promises")[2].partition("\n## ")[0]
+    assert len(PROMISES) == len(re.findall(r"^\| ", table, re.MULTILINE)) - len(("head",)) > 20
+
+
+class Block(NamedTuple):
+    page: str
+    number: int
+    language: str
+    text: str
+    prints: str | None
+
+
+def blocks() -> Iterator[Block]:
+    fence = r"```(\w+)\n(.*?)^```\n"
+    prints = r"(?:\n*<!-- prints -->\n```\w*\n(.*?)^```\n)?"
+    for page in PAGES:
+        found = re.finditer(rf"^<!-- runs -->\n{fence}{prints}", page.read_text(), re.MULTILINE | re.DOTALL)
+        for number, match in enumerate(found, 1):
+            yield Block(str(page.relative_to(ROOT)), number, match[1], match[2], match[3])
+
+
+def test_every_block_that_is_marked_is_found() -> None:
+    for mark, found in (("runs", list(blocks())), ("prints", [one for one in blocks() if one.prints])):
+        marks = sum(page.read_text().count(f"\n<!-- {mark} -->\n") for page in PAGES)
+        assert len(found) == marks > 0
+
+
+@pytest.fixture(scope="module")
+def jail() -> None:
+    found = probe()
+    if not found.usable:
+        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+@pytest.mark.usefixtures("jail")
+@pytest.mark.parametrize("block", list(blocks()), ids=lambda block: f"{block.page}-{block.number}")
+def test_a_block_runs(block: Block, tmp_path: Path) -> None:
+    port = free_port()
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("BELLJAR_")}
+    environment = {
+        **ours,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "BELLJAR_DATA_DIR": str(tmp_path / "data"),
+        "BELLJAR_PORT": port,
+        "BELLJAR_JAIL_ACCEPT_WEAKER_LIMITS": "always",
+    }
+    argv = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[block.language]
+    (tmp_path / "here").mkdir()
+    done = subprocess.run(
+        [*argv, block.text.replace(PORT, port)],
+        cwd=tmp_path / "here",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert block.prints is None or done.stdout.rstrip("\n") == block.prints.rstrip("\n")

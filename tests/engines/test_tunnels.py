@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import select
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from belljar.engines.link import Link
 from belljar.engines.tunnels import CONTACTED, Tell, Tunnel, Tunnels
-from belljar.guest import protocol
+from belljar.guest import protocol, tunnel
 from belljar.models import Contacted
 
 MOST = 2
@@ -207,3 +210,68 @@ async def test_a_lost_jar_ends_its_tunnels() -> None:
     await guest.say(protocol.OPEN, 1)
     guest.link.fail("gone")
     await asyncio.wait_for(ended.wait(), 5)
+
+
+class Both:
+    """The guest's end and the host's, with nothing in between but their frames."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._said = bytearray()
+        self.guest = tunnel.Tunnels(self._poll, self._said.extend)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.guest.listen(self.port, 8)
+        self.host = Guest(echo)
+        self.host.tunnels._most = 8
+        self.host.tunnels.begin(RUN)
+
+    async def turn(self) -> None:
+        for fd, events in self._poll.poll(0):
+            self.guest.ready(fd, events)
+        said, self._said[:] = bytes(self._said), b""
+        self.host.link.data_received(said)
+        await asyncio.sleep(0)
+        heard, self.host.heard[:] = list(self.host.heard), []
+        for frame in heard:
+            self.guest.hear(frame)
+
+    def close(self) -> None:
+        self.host.tunnels.close()
+        for connection in list(self.guest._by_fd.values()):
+            connection.close()
+        assert self.guest._listener is not None
+        self.guest._listener.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_bytes_arrive_as_they_were_sent_however_they_are_cut(seed: int) -> None:
+    """More connections than there may be at once, of all sizes, written and read in pieces of all sizes."""
+    chance = random.Random(seed)
+    ends = Both()
+
+    async def echoed(content: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", ends.port, limit=chance.randrange(1, 100_000)
+        )
+        writing = asyncio.create_task(write(writer, memoryview(content)))
+        heard = await reader.read()
+        await writing
+        writer.close()
+        return heard
+
+    async def write(writer: asyncio.StreamWriter, content: memoryview) -> None:
+        while content:
+            piece = chance.randrange(1, 100_000)
+            writer.write(content[:piece])
+            content = content[piece:]
+            await writer.drain()
+        writer.write_eof()
+
+    sent = [chance.randbytes(chance.choice((0, 1, 70_000, 700_000))) for _ in range(20)]
+    asking = asyncio.gather(*map(echoed, sent))
+    while not asking.done():
+        await ends.turn()
+    ends.close()
+    assert ends.host.link.lost is None
+    assert await asking == sent

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2
-from tests.cli.commands import Service
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Locator, Page
+    from tests.cli.commands import Service
 
 TOKEN = "operator-token-of-the-console"
 REBOUND = "rebound.example"

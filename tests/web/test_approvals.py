@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
-from tests.web.consoles import Api, Console
+
+if TYPE_CHECKING:
+    from tests.web.consoles import Api, Console
 
 RISKY = "import os\nprint('it ran')\nos.system('true')"
 

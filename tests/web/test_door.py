@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from tests.cli.commands import Service
 from tests.web.consoles import REBOUND, TOKEN, Console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+    from tests.cli.commands import Service
 
 
 def test_the_right_token_opens_the_console(outside: Console) -> None:

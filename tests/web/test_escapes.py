@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.web.consoles import Console
+
+if TYPE_CHECKING:
+    from tests.web.consoles import Console
 
 READ = """
 async (pieces) => {

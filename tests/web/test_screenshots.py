@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from tests.web.consoles import Api, Console
+
+if TYPE_CHECKING:
+    from tests.web.consoles import Api, Console
 
 CHART = """
 import struct, time, zlib

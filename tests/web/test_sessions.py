@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
-from tests.web.consoles import Api, Console
+
+if TYPE_CHECKING:
+    from tests.web.consoles import Api, Console
 
 
 def test_a_session_keeps_variables_and_files_until_it_is_closed(console: Console, tmp_path: Path) -> None:

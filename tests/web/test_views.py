@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from tests.web.consoles import Api, Console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+    from tests.web.consoles import Api, Console
 
 VIEWS = ("runs", "approvals", "sessions", "catalogue", "pad", "service")
 _WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
