@@ -1,7 +1,7 @@
 """What the documentation lists is what there is: nothing missing, nothing stale. What it says runs, runs.
 
 A block of `sh` or `python` after a line `<!-- runs -->` is run as it stands, in an empty folder; a block after
-`<!-- prints -->` is what the one before it must print.
+`<!-- prints -->` is what the one before it must print. Routes are compared with docs/api.md in tests/api.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-import typer
 
 from belljar import errors
-from belljar.api.app import ROUTES
 from belljar.cli import app
 from belljar.engines.jail.probe import probe
 from belljar.metrics import Metrics
 from belljar.settings import SETTINGS, Setting
 
+if TYPE_CHECKING:
+    import typer
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 SETTINGS_PAGE = (ROOT / "docs/settings.md").read_text()
 ERRORS_PAGE = (ROOT / "docs/errors.md").read_text()
-API_PAGE = (ROOT / "docs/api.md").read_text()
+CLI_PAGE = (ROOT / "docs/cli.md").read_text()
 OPERATIONS_PAGE = (ROOT / "docs/operations.md").read_text()
 SECURITY_PAGE = (ROOT / "SECURITY.md").read_text()
 PORT = "8088"
@@ -75,21 +76,12 @@ def test_the_documented_error_codes_are_those_of_the_tree() -> None:
     assert sorted(documented) == sorted((cls.code, cls.__name__, cls.__base__.__name__) for cls in classes)
 
 
-def test_the_documented_routes_are_those_of_the_service() -> None:
-    documented = re.findall(r"^\| `([A-Z]+) (/\S*)` \|", API_PAGE, re.MULTILINE)
-    assert sorted(documented) == sorted((entry.method, entry.path) for entry in ROUTES)
-
-
 def test_the_documented_metrics_are_those_of_the_service() -> None:
-    documented = {
-        name: tuple(re.findall(r"`(\w+)`", labels))
-        for name, labels in re.findall(r"^\| `(sandbox_\w+)` \| ([^|]*)\|", OPERATIONS_PAGE, re.MULTILINE)
-    }
-    collectors = {
-        family.name + ("_total" if family.type == "counter" else "")
-        for family in Metrics().registry.collect()
-    }
-    assert documented.keys() == collectors
+    documented = re.findall(r"^\| `(sandbox_\w+)` \|", OPERATIONS_PAGE, re.MULTILINE)
+    endings = {"counter": "_total"}
+    assert documented == [
+        family.name + endings.get(family.type, "") for family in Metrics().registry.collect()
+    ]
 
 
 def verbs(group: typer.Typer, above: str = "belljar") -> Iterator[str]:
@@ -101,9 +93,9 @@ def verbs(group: typer.Typer, above: str = "belljar") -> Iterator[str]:
         yield from verbs(nested.typer_instance, f"{above} {nested.name}")
 
 
-@pytest.mark.parametrize("verb", list(verbs(app)))
-def test_a_verb_is_documented(verb: str) -> None:
-    assert any(verb in page.read_text() for page in PAGES)
+def test_the_documented_verbs_are_those_of_the_terminal() -> None:
+    documented = re.findall(r"^\| `(belljar [a-z -]+)` \| \S", CLI_PAGE, re.MULTILINE)
+    assert documented == sorted(verbs(app))
 
 
 @pytest.mark.parametrize("page", [page.relative_to(ROOT) for page in PAGES], ids=str)
@@ -120,7 +112,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     assert not [path for path in named if not (ROOT / path).exists()]
 
 
-PROMISES = re.findall(r"^\| ([^|`]+\.) \| (`tests/.+`) \|$", SECURITY_PAGE, re.MULTILINE)
+PROMISES = re.findall(r"^\| (.+?\.) \| (`tests/.+`) \|$", SECURITY_PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("promise", "named"), PROMISES, ids=[promise for promise, _ in PROMISES])
@@ -134,7 +126,8 @@ def test_a_promise_names_tests_that_exist(promise: str, named: str) -> None:
 
 def test_every_promise_names_a_test() -> None:
     table = SECURITY_PAGE.partition("## Promises")[2].partition("\n## ")[0]
-    assert len(PROMISES) == len(re.findall(r"^\| ", table, re.MULTILINE)) - len(("head",)) > 20
+    head = 1
+    assert len(PROMISES) == len(re.findall(r"^\| ", table, re.MULTILINE)) - head > 0
 
 
 class Block(NamedTuple):

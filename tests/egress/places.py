@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from belljar.egress.authority import Authority
 from belljar.egress.gate import Egress, Gate, Quota
 from belljar.egress.secrets import Secret
+from belljar.egress.sockets import Sockets
 from belljar.egress.streams import CHUNK, Upstream
 from belljar.models import Contacted, Network, NetworkRules
 
@@ -84,6 +85,7 @@ def egress(
     quota: Quota | None = None,
     secrets: tuple[Secret, ...] = (),
     trust: ssl.SSLContext | None = None,
+    sockets: Sockets | None = None,
 ) -> Egress:
     """Every name is at 127.0.0.1, unless `names` says otherwise."""
 
@@ -94,7 +96,7 @@ def egress(
             raise OSError("no such name")
         return names[host]
 
-    return Egress(resolve=resolve, quota=quota, secrets=secrets, trust=trust)
+    return Egress(resolve=resolve, quota=quota, secrets=secrets, trust=trust, sockets=sockets)
 
 
 def network(

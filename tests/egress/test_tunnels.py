@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import AsyncExitStack
 
 import pytest
 from tests.egress.places import (
@@ -18,8 +19,9 @@ from tests.egress.places import (
     server,
 )
 
-from belljar.egress import tunnels
-from belljar.egress.gate import Quota
+from belljar.egress import addresses, tunnels
+from belljar.egress.gate import LOOKUPS_AT_ONCE, Quota
+from belljar.egress.sockets import Sockets
 from belljar.models import Contacted, Network
 
 
@@ -453,6 +455,58 @@ async def test_what_is_sent_counts_as_well() -> None:
         await one.say(get(port, HOST, f"Content-Length: {2 << 20}", method="POST"))
         one.writer.write(bytes(2 << 20))
         assert await one.hear() == b""
+
+
+async def keep_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def test_no_jar_holds_more_connections_than_are_left_for_the_others() -> None:
+    way_out = egress(sockets=Sockets(most=6))
+    answers: list[bytes] = []
+    async with AsyncExitStack() as stack, server(keep_open) as (port, _):
+        for number_of_tries in (4, 3, 2):
+            first = await stack.enter_async_context(program(way_out, network(port)))
+            answers.append(b"")
+            for _ in range(number_of_tries):
+                one = await stack.enter_async_context(program(way_out, network(port), gate=first.gate))
+                answers[-1] += (await one.connect(port))[9:13]
+    assert answers == [b"200 200 200 503 ", b"200 200 503 ", b"200 503 "]
+    async with server(answered(b"again")) as (port, _), program(way_out, network(port)) as one:
+        await one.say(get(port))
+        assert (await one.hear()).endswith(b"again"), "those that were closed count no more"
+
+
+async def test_connections_that_fail_are_given_back() -> None:
+    way_out = egress(sockets=Sockets(most=2))
+    for _ in range(5):
+        async with program(way_out, network(1)) as one:
+            assert b"502" in await one.connect(1)
+    assert way_out.sockets.left == 2
+
+
+async def test_slow_lookups_of_one_jar_are_few_however_soon_it_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(addresses, "LOOKUP_S", 0.02)
+    under_way = 0
+    answer = asyncio.Event()
+    way_out = egress()
+
+    async def slow(host: str) -> list[str]:
+        nonlocal under_way
+        under_way += 1
+        await answer.wait()
+        return ["127.0.0.1"]
+
+    way_out.resolve = slow
+    async with program(way_out, network(80)) as first:
+        for _ in range(10):
+            async with program(way_out, network(80), gate=first.gate) as one:
+                await one.say(get(80))
+                assert b"do not answer" in await one.hear()
+        assert under_way == LOOKUPS_AT_ONCE
+        answer.set()
 
 
 async def test_nothing_gets_through_when_no_run_is_under_way() -> None:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from tests.hostile.attacks import SMALL
 
+from belljar.engines import following
 from belljar.engines import link as links
 from belljar.engines.base import Command
 from belljar.engines.link import GuestJar, Link
@@ -222,7 +223,7 @@ async def test_silent_guest_does_not_hold_the_collector_for_ever(monkeypatch: py
 
 async def test_silent_guest_does_not_outlive_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told to end the program, gently and then not; then it is itself ended, as the channel shows."""
-    monkeypatch.setattr(links, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(following, "PATIENCE_S", 0.2)
     ours, theirs = socket.socketpair()
     _, link = await asyncio.get_running_loop().create_connection(Link, sock=ours)
     counters = dict.fromkeys(("memory_peak", "oom_kills", "cpu_us", "pids_peak", "pids_refused"), 0)

@@ -86,6 +86,17 @@ def test_the_grant_says_which_layer_set_each_field(console: Console, api: Api) -
     expect(row).to_contain_text("request")
 
 
+def test_usage_is_drawn_while_the_run_goes_on(console: Console, api: Api) -> None:
+    exec_id = api.begin("import time\nfull = bytearray(64 << 20)\nwhile True: pass")
+    console.go(f"runs/{exec_id}")
+    chart = console.section("Usage").get_by_role("img")
+    expect(chart).to_have_attribute("aria-label", re.compile(r"memory (6[4-9]|7\d)(\.\d)? of 512 MB"))
+    expect(chart.locator("polyline.processor")).to_have_attribute("points", re.compile(r"(\S+ ){2}"))
+    console.go("service")
+    expect(console.section("Jars in use")).to_contain_text(exec_id[:14])
+    api.post(f"/sandbox/execs/{exec_id}/cancel")
+
+
 def test_usage_is_drawn_against_the_limits(console: Console, api: Api) -> None:
     console.go(f"runs/{api.run('print(1)')}")
     chart = console.section("Usage").get_by_role("img")

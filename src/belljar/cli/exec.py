@@ -7,43 +7,48 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from belljar.cli.options import (
+    Arguments,
+    AsJson,
+    Code,
+    Env,
+    File,
+    Language,
+    MemoryMb,
+    ProjectId,
+    Start,
+    Stdin,
+    Timeout,
+)
+
 if TYPE_CHECKING:
     from belljar.cli.remote import RunThere
     from belljar.flows.project import Landed
 
 
 def exec_(
-    file: Annotated[str | None, typer.Argument(help="A program; - reads it from standard input.")] = None,
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the program.")] = None,
-    code: Annotated[str | None, typer.Option(help="The program itself.")] = None,
-    language: Annotated[
-        str | None, typer.Option(help="python, bash, javascript or typescript; else from the file's name.")
-    ] = None,
+    file: File = None,
+    arguments: Arguments = None,
+    code: Code = None,
+    language: Language = None,
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="PATH", help="A file or folder below here to send along."),
     ] = None,
-    stdin: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="What the program reads from standard input; - is ours."),
-    ] = None,
+    stdin: Stdin = None,
     out_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where its files are written; without it, nowhere.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="They may replace files.")] = False,
-    timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds it may take.")] = None,
-    memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Memory it may use.")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="A variable of its environment.")
-    ] = None,
-    start: Annotated[
-        str, typer.Option(help="Python in a warm interpreter (fork) or a new one (exec).")
-    ] = "fork",
-    project_id: Annotated[str | None, typer.Option(metavar="P", help="The project it is for.")] = None,
+    timeout: Timeout = None,
+    memory_mb: MemoryMb = None,
+    env: Env = None,
+    start: Start = "fork",
+    project_id: ProjectId = None,
     request_id: Annotated[
         str | None, typer.Option(metavar="R", help="The same request under the same id is run once.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing live.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a program by the service. The exit status is the program's."""
     from belljar.cli import remote

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from belljar.cli.options import Arguments, AsJson, Code, Env, File, Language, MemoryMb, Start, Stdin, Timeout
 from belljar.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -20,32 +21,23 @@ if TYPE_CHECKING:
 
 
 def run(
-    file: Annotated[str | None, typer.Argument(help="A program; - reads it from standard input.")] = None,
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the program.")] = None,
-    code: Annotated[str | None, typer.Option(help="The program itself.")] = None,
-    language: Annotated[
-        str | None, typer.Option(help="python, bash, javascript or typescript; else from the file's name.")
-    ] = None,
+    file: File = None,
+    arguments: Arguments = None,
+    code: Code = None,
+    language: Language = None,
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="PATH", help="A file or folder of the project the program may read."),
     ] = None,
-    stdin: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="What the program reads from standard input; - is ours."),
-    ] = None,
+    stdin: Stdin = None,
     output_prefix: Annotated[
         str | None, typer.Option(metavar="P", help="Where in the project artifacts land.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Artifacts may replace files.")] = False,
-    timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds it may take.")] = None,
-    memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Memory it may use.")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="A variable of its environment.")
-    ] = None,
-    start: Annotated[
-        str, typer.Option(help="Python in a warm interpreter (fork) or a new one (exec).")
-    ] = "fork",
+    timeout: Timeout = None,
+    memory_mb: MemoryMb = None,
+    env: Env = None,
+    start: Start = "fork",
     engine: Annotated[
         str | None,
         typer.Option(metavar="E", help="What holds it: auto, jail, docker or gvisor. Runs it here."),
@@ -54,7 +46,7 @@ def run(
         bool, typer.Option("--local", help="Run it here, even if a service is running.")
     ] = False,
     project: Annotated[str, typer.Option(metavar="DIR", help="The project.")] = ".",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing live.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a program in a jar, by the running service if there is one. The exit status is the program's."""
     import asyncio

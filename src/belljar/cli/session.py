@@ -8,6 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from belljar.cli.options import (
+    Arguments,
+    AsJson,
+    Code,
+    Env,
+    File,
+    Language,
+    MemoryMb,
+    ProjectId,
+    Stdin,
+    Timeout,
+)
 from belljar.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -22,9 +34,7 @@ files_app = typer.Typer(help="The files of a session.", no_args_is_help=True)
 app.add_typer(files_app, name="files")
 
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session, as `list` shows it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Area = Annotated[str, typer.Option(metavar="A", help="work, artifacts or inputs.")]
-ProjectId = Annotated[str | None, typer.Option(metavar="P", help="The project it is for.")]
 JarPath = Annotated[str, typer.Argument(help="A path in the session.")]
 
 
@@ -39,7 +49,7 @@ def start(
     ] = None,
     idle: Annotated[float | None, typer.Option(metavar="S", help="Ends when unused for so long.")] = None,
     max_age: Annotated[float | None, typer.Option(metavar="S", help="Ends after so long.")] = None,
-    memory_mb: Annotated[int | None, typer.Option(metavar="N", help="Memory it may use.")] = None,
+    memory_mb: MemoryMb = None,
     snapshot: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="Begin with the files of a snapshot.")
     ] = None,
@@ -71,24 +81,17 @@ def start(
 @app.command()
 def run(
     session_id: SessionId,
-    file: Annotated[str | None, typer.Argument(help="A program; - reads it from standard input.")] = None,
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the program.")] = None,
-    code: Annotated[str | None, typer.Option(help="The program itself.")] = None,
-    language: Annotated[
-        str | None, typer.Option(help="python, bash, javascript or typescript; else from the file's name.")
-    ] = None,
+    file: File = None,
+    arguments: Arguments = None,
+    code: Code = None,
+    language: Language = None,
     context: Annotated[
         str | None, typer.Option(metavar="C", help="The Python that keeps its variables.")
     ] = None,
-    stdin: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="What the program reads from standard input; - is ours."),
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds it may take.")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="A variable of its environment.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing live.")] = False,
+    stdin: Stdin = None,
+    timeout: Timeout = None,
+    env: Env = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run a program in a session. The exit status is the program's."""
     from belljar.cli.outcome import exit_status, print_summary

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from belljar.cli.options import AsJson, ProjectId
 from belljar.errors import BadRequest, BelljarError
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Bundles of code with a manifest.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A skill, or a folder of skills.")]
 
 
@@ -97,7 +97,7 @@ def invoke(
         list[Path] | None, typer.Option(metavar="PATH", help="A file for it, by its relative path.")
     ] = None,
     digest: Annotated[str | None, typer.Option(help="The version that is meant.")] = None,
-    project_id: Annotated[str | None, typer.Option(metavar="P", help="The project it is for.")] = None,
+    project_id: ProjectId = None,
 ) -> None:
     """Call a skill of the service and print its answer as JSON. Status 1 if it failed."""
     from belljar.cli.remote import connected

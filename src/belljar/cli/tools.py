@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from belljar.cli.options import ProjectId
 from belljar.cli.skills import json_object
 from belljar.errors import BadConfig
 
@@ -45,7 +46,7 @@ def list_(
 def call(
     name: Name,
     arguments: Arguments = "{}",
-    project_id: Annotated[str | None, typer.Option(metavar="P", help="The project it is for.")] = None,
+    project_id: ProjectId = None,
 ) -> None:
     """Call a tool of the service and print its result as JSON. Status 1 if it did not succeed."""
     from belljar.cli.remote import connected

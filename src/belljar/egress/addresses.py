@@ -33,7 +33,7 @@ class Unreachable(Exception):
 class Resolver:
     """The system's, in threads of its own: a name server that does not answer holds up nobody else."""
 
-    def __init__(self, threads: int = 16) -> None:
+    def __init__(self, threads: int = 64) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="resolving")
 
     async def __call__(self, host: str) -> Sequence[str]:

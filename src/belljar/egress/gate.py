@@ -7,8 +7,9 @@ use in all begins anew with each.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from belljar.egress import addresses, names, rules, tunnels
 from belljar.egress.addresses import Resolve, Unreachable
 from belljar.egress.contacts import Contact, Refusal, Spent
 from belljar.egress.secrets import Secret
+from belljar.egress.sockets import Share, Sockets
 from belljar.egress.streams import CHUNK, Duplex, Upstream
 from belljar.models import Contacted, Network
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Egress", "Gate", "Quota"]
 
-LOOKUPS_AT_ONCE = 8
+LOOKUPS_AT_ONCE = 4
 """Of one jar, so that the others' names are resolved meanwhile."""
 
 Tell = Callable[[Contacted], None]
@@ -44,6 +46,7 @@ class Gate:
         self._egress = egress
         self._network = network
         self._quota = egress.quota
+        self._share = Share(egress.sockets)
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self._tell: Tell | None = None
         self._connections = 0
@@ -92,8 +95,7 @@ class Gate:
         if not ruling.allowed:
             raise self.refuse(name, port, ruling.rule)
         try:
-            async with self._lookups:
-                found, vetting = await addresses.vetted(self._egress.resolve, self._network, name)
+            found, vetting = await addresses.vetted(self._resolve, self._network, name)
         except Unreachable as reason:
             self._say(Contacted(host=name, port=port, allowed=True, rule=ruling.rule))
             raise Refusal(502, f"{name}: {reason}") from None
@@ -113,6 +115,18 @@ class Gate:
         identity = self._egress.identity(name) if secret and secret.tls else None
         return Contact(name, port, tuple(found), secret, identity)
 
+    async def _resolve(self, host: str) -> Sequence[str]:
+        """However soon its caller gives up, a lookup counts until it is over: it holds a thread so long."""
+        await self._lookups.acquire()
+        looking = asyncio.ensure_future(self._egress.resolve(host))
+        looking.add_done_callback(self._looked_up)
+        return await asyncio.shield(looking)
+
+    def _looked_up(self, looking: asyncio.Future[Sequence[str]]) -> None:
+        self._lookups.release()
+        if not looking.cancelled():
+            looking.exception()  # perhaps nobody waits for it any more
+
     def refuse(self, host: str, port: int, rule: str) -> Refusal:
         """It is written down; what the program can be told of it is for the caller to raise."""
         host = names.shown(host)
@@ -121,22 +135,33 @@ class Gate:
 
     async def connect(self, contact: Contact) -> Duplex:
         """To an address that was vetted, and to no other."""
+        if not self._share.take():
+            raise Refusal(503, "too many connections of all runs are open; try again")
         try:
             sock = await addresses.connect(contact.addresses, contact.port)
+            ends = await self._ends(sock, contact)
         except Unreachable as reason:
+            self._share.give_back()
             raise Refusal(502, f"{contact.host}:{contact.port}: {reason}") from None
+        except BaseException:
+            self._share.give_back()
+            raise
+        return Upstream(*ends, self._share.give_back)
+
+    async def _ends(
+        self, sock: socket.socket, contact: Contact
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if contact.identity is None:
-            return Upstream(*await asyncio.open_connection(sock=sock, limit=CHUNK))
+            return await asyncio.open_connection(sock=sock, limit=CHUNK)
         try:
             async with asyncio.timeout(addresses.CONNECT_S):
-                ends = await asyncio.open_connection(
+                return await asyncio.open_connection(
                     sock=sock, limit=CHUNK, ssl=self._egress.trust, server_hostname=contact.host
                 )
         except (OSError, TimeoutError) as error:  # SSLError is an OSError
             sock.close()
             why = getattr(error, "verify_message", None) or "it does not speak TLS as it should"
-            raise Refusal(502, f"{contact.host}:{contact.port}: {why}") from None
-        return Upstream(*ends)
+            raise Unreachable(why) from None
 
     def _say(self, contacted: Contacted) -> None:
         if self._tell is not None:
@@ -167,10 +192,12 @@ class Egress:
         quota: Quota | None = None,
         secrets: tuple[Secret, ...] = (),
         trust: ssl.SSLContext | None = None,
+        sockets: Sockets | None = None,
     ) -> None:
         """`trust`: whom to believe at the other end of TLS that is opened for a secret."""
         self.resolve = resolve or addresses.Resolver()
         self.quota = quota or Quota()
+        self.sockets = sockets or Sockets()
         self._trust = trust
         self._secrets = secrets
         self._authority: Authority | None = None

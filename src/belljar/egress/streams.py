@@ -84,9 +84,16 @@ class Reader:
 class Upstream:
     """A connection of our own to somewhere."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`closed` is told once, when it is."""
         self._reader = reader
         self._writer = writer
+        self._closed: Callable[[], None] | None = closed
         # So that `drain` waits until all is the kernel's: what was written is not lost by closing.
         writer.transport.set_write_buffer_limits(high=0)
 
@@ -103,6 +110,9 @@ class Upstream:
 
     def close(self) -> None:
         self._writer.transport.abort()
+        if self._closed is not None:
+            self._closed()
+            self._closed = None
 
 
 async def pump(source: Duplex | Reader, sink: Duplex, count: Callable[[int], None]) -> None:

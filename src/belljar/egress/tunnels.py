@@ -30,7 +30,7 @@ HEAD_S = 30.0
 """For a program to say what it wants."""
 IDLE_S = 300.0
 """A tunnel without a byte for so long is closed."""
-_REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
+_REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway", 503: "Service Unavailable"}
 _UNRECOGNIZED_NAME = bytes((21, 3, 1, 0, 2, 2, 112))
 """A fatal TLS alert, so that a client can say more than that the connection was closed."""
 

@@ -1,16 +1,17 @@
 // One run: what it prints as it prints it, what it was granted, what it used and left, and its receipt.
 
-import { eventsOf, execPath, get, post, query } from "./api.js";
+import { eventsOf, every, execPath, get, post, query } from "./api.js";
 import { artifactList } from "./artifacts.js";
 import { button, facts, h, put, section, to } from "./elements.js";
 import { snapshotTable } from "./grant.js";
-import { careful, say } from "./notice.js";
+import { careful, failed, say } from "./notice.js";
 import { Output } from "./output.js";
 import { shown } from "./preview.js";
 import { receiptView } from "./receipt.js";
-import { usageChart } from "./usage.js";
+import { UsageOverTime, usageChart } from "./usage.js";
 import { badge, duration, moment, outcome, value } from "./words.js";
 
+const LOOK_AGAIN_MS = 1000;
 const OVER = new Set(["finished", "refused"]);
 const CHANGES = new Set(["pending_approval", "queued", "running"]);
 
@@ -19,6 +20,7 @@ export async function show(place, { id, signal }) {
   const results = h("div", {});
   const head = h("div", {});
   const rest = h("div", {});
+  const usage = new UsageOverTime();
   put(place, h("h1", {}, "Run ", h("code", {}, id)), head, section("Output", output.element, results), rest);
 
   const cancel = careful(async () => {
@@ -28,17 +30,29 @@ export async function show(place, { id, signal }) {
   const look = async () => {
     const run = await get(execPath(id), signal);
     put(head, headOf(run, run.status === "pending_approval" && await approvalOf(run, signal), cancel));
-    put(rest, await restOf(run, signal));
+    put(rest, await restOf(run, usage, signal));
     return run;
   };
 
   let run = await look();
   if (run.status === "refused") return;
+  const over = new AbortController();
+  if (!OVER.has(run.status)) watch(run, usage, AbortSignal.any([signal, over.signal]));
   for await (const event of eventsOf(id, signal)) {
     follow(event, output, results);
     if (!OVER.has(run.status) && CHANGES.has(event.kind)) run = await look();
   }
+  over.abort();
   if (!OVER.has(run.status)) await look();
+}
+
+// A run in a session uses the session's jar.
+function watch(run, usage, signal) {
+  return every(LOOK_AGAIN_MS, signal, async () => {
+    const jars = (await get("/sandbox/usage", signal)).usage;
+    const jar = jars.find((one) => one.id === run.exec_id || one.id === run.session_id);
+    if (jar) usage.add(jar);
+  }, failed);
 }
 
 // Shows an event where it belongs; what is not output changes the record.
@@ -47,6 +61,7 @@ export function follow({ kind, data }, output, results) {
   else if (kind === "shown") results.append(...[shown(data.forms)].flat().filter(Boolean));
   else if (kind === "queued" && data.waiting) output.remark(`${data.waiting} runs are before it`);
   else if (kind === "pending_approval") output.remark("It waits for a person's yes.");
+  else if (kind === "alert") output.remark(`it uses nearly all of its ${data.resource}`);
   else if (kind === "ended") output.remark(data.verdict === "exited" ? `exited ${data.exit_code}` : data.verdict);
 }
 
@@ -81,9 +96,9 @@ function headOf(run, approval, cancel) {
   ];
 }
 
-async function restOf(run, signal) {
+async function restOf(run, usage, signal) {
   return [
-    section("Usage", usageChart(run)),
+    section("Usage", usage.element, usageChart(run)),
     section("Artifacts", artifactList(run, signal)),
     section("Granted", snapshotTable(run.policy_snapshot)),
     section("Receipt", await receiptView(run, signal)),

@@ -1,11 +1,11 @@
 // How the service is: its engine, what runs and waits, its counters, its policy, its chain of receipts.
 
 import { call, every, get, query } from "./api.js";
-import { button, facts, field, h, put, renew, section, table } from "./elements.js";
+import { button, facts, field, h, put, renew, section, table, to } from "./elements.js";
 import { grantTable } from "./grant.js";
 import { careful, failed } from "./notice.js";
 import { chainAnswer } from "./receipt.js";
-import { badge, duration, value } from "./words.js";
+import { badge, duration, short, value } from "./words.js";
 
 const LOOK_AGAIN_MS = 3000;
 const SAMPLE = /^([a-z_]+)(?:\{(.*)\})? (\S+)$/;
@@ -15,8 +15,8 @@ export async function show(place, { signal }) {
   const state = h("div", {});
   put(place, h("h1", {}, "Service"), state, section("Policy", explain(signal)), section("Receipts", chain(signal)));
   await every(LOOK_AGAIN_MS, signal, async () => {
-    const [health, metrics] = await Promise.all([get("/sandbox/health", signal), call("GET", "/metrics", { signal })]);
-    renew(state, [health, samples(await metrics.text())], ([now, counters]) => [healthOf(now), countersOf(counters)]);
+    const [health, { usage }, metrics] = await Promise.all([get("/sandbox/health", signal), get("/sandbox/usage", signal), call("GET", "/metrics", { signal })]);
+    renew(state, [health, usage, samples(await metrics.text())], ([now, jars, counters]) => [healthOf(now), jarsOf(jars), countersOf(counters)]);
   }, failed);
 }
 
@@ -34,6 +34,14 @@ function healthOf(health) {
         check.name, badge(check.ok ? "ok" : check.required ? "missing" : "weaker"), check.detail ?? "", check.ok ? "" : check.fix ?? "",
       ])))),
   ];
+}
+
+function jarsOf(jars) {
+  const rows = jars.map((jar) => [
+    to(`${jar.kind}s`, jar.id, short(jar.id)), jar.project_id, `${jar.cpu_percent} %`, `${jar.memory_mb} of ${jar.memory_limit_mb} MB`,
+    `${jar.pids} of ${jar.pids_limit}`, jar.alerts.map(badge),
+  ]);
+  return section("Jars in use", rows.length ? table("Jars in use", ["Run or session", "Project", "Processor", "Memory", "Processes", ""], rows) : h("p", { class: "faint" }, "None."));
 }
 
 function countersOf(all) {

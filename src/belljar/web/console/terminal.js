@@ -7,6 +7,8 @@ import { Screen } from "./screen.js";
 const ROWS = 24;
 const SHOW_AGAIN_MS = 40;
 const MOST_HISTORY = 1000;
+// The browser tells no page why.
+const REFUSED = "The service opened no terminal. Its policy may want a person's yes to a shell; runs in the console above can wait for one.";
 const KEYS = {
   Enter: "\r", Backspace: "\x7f", Tab: "\t", Escape: "\x1b", ArrowUp: "\x1b[A", ArrowDown: "\x1b[B", ArrowRight: "\x1b[C",
   ArrowLeft: "\x1b[D", Home: "\x1b[H", End: "\x1b[F", Delete: "\x1b[3~", PageUp: "\x1b[5~", PageDown: "\x1b[6~",
@@ -23,19 +25,20 @@ export function openTerminal(place, sessionId, signal, ended) {
   const decoder = new TextDecoder();
   const encoder = new TextEncoder();
   let early = "";
+  let wasOpen = false;
   let timer = null;
   const type = (text) => {
     if (line.readyState === WebSocket.OPEN) line.send(encoder.encode(text));
     else early += text;
   };
 
-  line.addEventListener("open", () => type(early));
+  line.addEventListener("open", () => { wasOpen = true; type(early); });
   line.addEventListener("message", ({ data }) => {
     if (typeof data === "string") return;
     screen.write(decoder.decode(data, { stream: true }));
     timer ??= setTimeout(() => { timer = null; show(screen, history, live, pane); }, SHOW_AGAIN_MS);
   });
-  line.addEventListener("close", ({ reason }) => signal.aborted || ended(reason || "The terminal is closed."));
+  line.addEventListener("close", ({ reason }) => signal.aborted || ended(reason || (wasOpen ? "The terminal is closed." : REFUSED)));
   signal.addEventListener("abort", () => line.close(), { once: true });
   pane.addEventListener("keydown", (event) => {
     const text = typed(event);

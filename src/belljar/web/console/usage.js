@@ -1,10 +1,35 @@
-// What a run used of what it was granted, as bars.
+// What a run uses of what it was granted: as lines while it goes on, as bars when it is over.
 
-import { h, svg } from "./elements.js";
+import { h, put, svg } from "./elements.js";
 import { duration } from "./words.js";
 
 const WIDTH = 320;
+const HEIGHT = 80;
 const ROW = 34;
+const MOST_SAMPLES = 600;
+
+export class UsageOverTime {
+  #samples = [];
+  element = h("div", {});
+
+  // One of the answer of `/sandbox/usage`.
+  add(sample) {
+    this.#samples = [...this.#samples, sample].slice(-MOST_SAMPLES);
+    const said = `processor ${sample.cpu_percent} % of ${sample.cpu_cores} cores, memory ${sample.memory_mb} of ${sample.memory_limit_mb} MB, ${sample.pids} processes`;
+    put(this.element, svg("svg", { class: "usage", viewBox: `0 0 ${WIDTH} ${HEIGHT + 34}`, role: "img", "aria-label": said },
+      svg("rect", { x: 0, y: 0, width: WIDTH, height: HEIGHT, class: "frame" }),
+      this.#line("processor", (one) => one.cpu_percent / 100 / one.cpu_cores),
+      this.#line("memory", (one) => one.memory_mb / one.memory_limit_mb),
+      svg("text", { x: 0, y: HEIGHT + 14, class: "processor" }, `processor ${sample.cpu_percent} % of ${sample.cpu_cores * 100} %`),
+      svg("text", { x: 0, y: HEIGHT + 30, class: "memory" }, `memory ${sample.memory_mb} of ${sample.memory_limit_mb} MB`)));
+  }
+
+  #line(name, share) {
+    const step = WIDTH / Math.max(this.#samples.length - 1, 1);
+    const points = this.#samples.map((one, index) => `${(index * step).toFixed(1)},${(HEIGHT * (1 - within(share(one)))).toFixed(1)}`);
+    return svg("polyline", { points: points.join(" "), class: name });
+  }
+}
 
 export function usageChart(run) {
   const { usage, policy_snapshot: granted } = run;
@@ -19,7 +44,7 @@ export function usageChart(run) {
   const said = bars.map(([name, , , text]) => `${name}: ${text}`).join("; ");
   return svg("svg", { class: "usage", viewBox: `0 0 ${WIDTH} ${ROW * bars.length}`, role: "img", "aria-label": said },
     bars.map(([name, used, most, text], index) => {
-      const share = most > 0 ? Math.min(1, Math.max(0, used / most)) : 0;
+      const share = within(used / most);
       const y = index * ROW;
       return [
         svg("text", { x: 0, y: y + 12 }, name),
@@ -28,4 +53,8 @@ export function usageChart(run) {
         svg("rect", { x: 0, y: y + 18, width: share * WIDTH, height: 7, rx: 3.5, class: share > 0.9 ? "bar full" : "bar" }),
       ];
     }));
+}
+
+function within(share) {
+  return share > 0 ? Math.min(share, 1) : 0;
 }

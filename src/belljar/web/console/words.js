@@ -32,7 +32,8 @@ export function short(id) {
 export function value(given) {
   if (given === null || given === undefined) return "–";
   if (Array.isArray(given)) return given.length ? given.map(value).join(", ") : "none";
-  return typeof given === "object" ? JSON.stringify(given) : String(given);
+  if (typeof given === "object") return Object.entries(given).map(([name, one]) => `${name} ${value(one)}`).join(", ");
+  return String(given);
 }
 
 // A state in words; its colour only repeats them.

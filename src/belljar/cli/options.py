@@ -1,0 +1,23 @@
+"""What several commands ask in the same words: a program, what it is given, and how the answer is printed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+File = Annotated[str | None, typer.Argument(help="A program; - reads it from standard input.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments of the program.")]
+Code = Annotated[str | None, typer.Option(help="The program itself.")]
+Language = Annotated[
+    str | None, typer.Option(help="python, bash, javascript or typescript; else from the file's name.")
+]
+Stdin = Annotated[
+    str | None, typer.Option(metavar="PATH", help="What the program reads from standard input; - is ours.")
+]
+Timeout = Annotated[float | None, typer.Option(metavar="S", help="Seconds it may take.")]
+MemoryMb = Annotated[int | None, typer.Option(metavar="N", help="Memory it may use.")]
+Env = Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of its environment.")]
+Start = Annotated[str, typer.Option(help="Python in a warm interpreter (fork) or a new one (exec).")]
+ProjectId = Annotated[str | None, typer.Option(metavar="P", help="The project it is for.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
