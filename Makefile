@@ -34,7 +34,7 @@ test: install  ## Run every test that this machine can run; name what was skippe
 ifdef ARGS
 	$(IN_VENV) -m pytest $(ARGS)
 else
-	$(IN_VENV) -m pytest $(ALONE:%=--ignore=%)
+	$(IN_VENV) -m pytest --numprocesses auto --dist loadfile $(ALONE:%=--ignore=%)
 	set -e; for part in $(ALONE); do $(IN_VENV) -m pytest $$part; done
 endif
 

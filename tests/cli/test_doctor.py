@@ -17,7 +17,17 @@ from tests.cli.commands import BELLJAR, Belljar, environment
 from belljar import run
 from belljar.audit.migrations import MIGRATIONS
 
-SERVICE = ["versions", "settings", "policy", "data directory", "secrets", "disk", "database", "clock"]
+SERVICE = [
+    "versions",
+    "settings",
+    "policy",
+    "data directory",
+    "secrets",
+    "disk",
+    "database",
+    "clock",
+    "server",
+]
 
 
 def failing(found: Any) -> dict[str, str]:
@@ -39,6 +49,17 @@ def test_a_machine_that_is_well_is_ready(belljar: Belljar, data_dir: Path) -> No
     assert (ran.status, ran.json["ready"], failing(ran.json)) == (0, True, {})
     assert [check["name"] for check in ran.json["service"]] == SERVICE
     assert [probe["engine"] for probe in ran.json["engines"]] == ["jail", "docker", "gvisor"]
+
+
+def test_a_server_without_cgroups_is_told_to_refuse(belljar: Belljar, jail: None) -> None:
+    def server(**settings: str) -> tuple[bool, str]:
+        found = belljar("doctor", "--json", BELLJAR_JAIL_CGROUP_PARENT="/none", **settings).json["service"]
+        [check] = [check for check in found if check["name"] == "server"]
+        return check["ok"], check["detail"]
+
+    assert server() == (False, "engine jail: without a cgroup it refuses runs")
+    always = server(BELLJAR_JAIL_ACCEPT_WEAKER_LIMITS="always")
+    assert always == (True, "engine jail, with weaker limits")
 
 
 def test_nothing_is_made_where_nothing_has_run(belljar: Belljar, jail: None, tmp_path: Path) -> None:

@@ -132,6 +132,11 @@ def test_the_safe_container_runs_a_program(container: Container) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", answer["receipt"])
 
 
+def test_the_console_comes_with_the_image(container: Container) -> None:
+    answer = httpx.get(container.url)
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/html")
+
+
 def test_the_safe_container_says_that_its_limits_are_the_weaker_ones(container: Container) -> None:
     held_by = container.run("pass")["usage"]["held_by"]
     assert held_by == {"cpu": "affinity", "memory": "rlimit and watchdog", "pids": "rlimit"}
@@ -160,6 +165,26 @@ def test_the_safe_container_has_no_privilege(container: Container) -> None:
     assert set(status["Uid"]) == {"10001"}
     config = json.loads(docker("inspect", container.name))[0]["HostConfig"]
     assert (config["Privileged"], config["ReadonlyRootfs"], config["CapAdd"]) == (False, True, None)
+
+
+@pytest.mark.parametrize("option", ["seccomp=seccomp.json", "systempaths=unconfined"])
+def test_with_less_than_that_no_jar_can_be_made(image: str, option: str) -> None:
+    service = compose.load("docker-compose.yml")["services"]["belljar"]
+    service["security_opt"].remove(option)
+    del service["volumes"], service["ports"]
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        *compose.run_options(service, ""),
+        image,
+        "belljar",
+        "doctor",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    [jail] = [probe for probe in json.loads(done.stdout)["engines"] if probe["engine"] == "jail"]
+    assert (done.returncode, jail["usable"]) == (1, False)
 
 
 def test_the_safe_container_ends_well_when_it_is_told_to(image: str) -> None:

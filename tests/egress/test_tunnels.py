@@ -8,6 +8,8 @@ import ssl
 from contextlib import AsyncExitStack
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.egress.places import (
     HOST,
     answered,
@@ -375,6 +377,17 @@ async def test_other_granted_ports_carry_whatever_they_were_granted_for() -> Non
         assert await one.reader.readline() == b"HELO\r\n"
 
 
+async def test_a_program_may_only_listen() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == b""
+        writer.write(b"220 ready\r\n")
+
+    async with server(greet) as (port, _), program(egress(), network(port)) as one:
+        await one.connect(port)
+        one.writer.write_eof()
+        assert await one.hear() == b"220 ready\r\n"
+
+
 # SOCKS5
 
 
@@ -546,3 +559,40 @@ async def test_a_server_that_resets_ends_the_tunnel() -> None:
         await one.connect(port)
         await one.say(b"x")
         assert await one.hear() == b""
+
+
+_PIECES = (
+    b"CONNECT ",
+    b"GET ",
+    b"http://",
+    b"a.test",
+    b":80",
+    b"/",
+    b" HTTP/1.1\r\n",
+    b"Host: ",
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\x05\x01\x00",
+    b"\x05\x01\x00\x03\x06",
+    b"\x00P",
+    b"\x16\x03\x01\x00\x10",
+    b"[::1]",
+    b"\xff",
+)
+
+
+@given(st.lists(st.sampled_from(_PIECES) | st.binary(max_size=20), max_size=15))
+def test_whatever_a_program_says_is_no_fault_of_ours(pieces: list[bytes]) -> None:
+    async def say() -> list[Contacted]:
+        async with program(egress({}), network(80)) as one:
+            await one.say(b"".join(pieces))
+            one.writer.write_eof()
+            await one.hear()
+            return one.contacts
+
+    faults: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tunnels.logger, "exception", faults.append)
+        contacts = asyncio.run(say())
+    assert not faults
+    assert all(contact.host.isprintable() for contact in contacts)

@@ -171,6 +171,39 @@ def test_programs_that_never_hang_up_hold_no_more_than_a_few(jar: Jar) -> None:
         program.close()
 
 
+def test_what_was_for_a_program_is_still_there_when_it_reads_late(jar: Jar) -> None:
+    """The host has ended more streams than may linger, and their programs have not read a byte."""
+    programs = []
+    for number in range(2 * MAX_LINGERING):
+        programs.append(jar.connect())
+        jar.frames()
+        for _ in range(2):
+            jar.hear(protocol.DATA, 2 * number + 1, bytes(protocol.WINDOW // 2))
+        jar.hear(protocol.END, 2 * number + 1)
+        jar.frames()
+    for program in programs:
+        left = protocol.WINDOW
+        while left:
+            jar.frames()
+            left -= len(program.recv(left))
+        program.close()
+
+
+def test_a_program_that_has_said_all_may_still_read(jar: Jar) -> None:
+    with jar.connect() as program:
+        jar.frames()
+        for _ in range(2):
+            jar.hear(protocol.DATA, 1, bytes(protocol.WINDOW // 2))
+        jar.hear(protocol.END, 1)
+        program.shutdown(socket.SHUT_WR)
+        left = protocol.WINDOW
+        while left:
+            jar.frames()
+            left -= len(program.recv(left))
+        jar.frames()
+    assert not jar.tunnels._by_fd
+
+
 def test_a_port_that_is_taken_is_an_error(jar: Jar) -> None:
     with pytest.raises(OSError, match="in use"):
         Tunnels(jar.poll, jar.sent.extend).listen(jar.port, MOST)

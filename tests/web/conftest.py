@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,8 @@ from tests.web.consoles import HOSTILE, REBOUND, TOKEN, Api, Console
 from belljar.engines.jail.probe import probe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from playwright.sync_api import Browser
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from tests.cli.commands import Service
 
 TOKEN = "operator-token-of-the-console"
+PICTURE = (
+    "import base64; open('dot.png', 'wb').write(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='))\n"
+)
+"""A program that leaves one."""
 REBOUND = "rebound.example"
 """A name that leads to this machine, in the browser of the tests."""
 HOSTILE = (

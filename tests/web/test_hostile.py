@@ -147,3 +147,15 @@ def test_what_a_session_shows_and_holds(console: Console, api: Api) -> None:
         "<script>pwned()</script><img src=x onerror=pwned=1>"
     )
     api.http.delete(f"/sandbox/sessions/{session}")
+
+
+@pytest.mark.parametrize("png", ["'not base64'", "5", "[1]", "'PHNjcmlwdD4='"])
+def test_a_picture_that_is_none_does_not_end_the_story(console: Console, api: Api, png: str) -> None:
+    session = api.post("/sandbox/sessions")["session_id"]
+    shown = f"class Bad:\n  def _repr_mimebundle_(self, **_): return {{'image/png': {png}}}\n"
+    api.post(f"/sandbox/sessions/{session}/run", code=f"{shown}display(Bad())\nprint('after')", context="c")
+    [run] = [run for run in api.get("/sandbox/execs?limit=5")["execs"] if run["session_id"] == session]
+    console.go(f"runs/{run['exec_id']}")
+    expect(console.page.get_by_role("log")).to_contain_text("after")
+    expect(console.page.get_by_role("log")).to_contain_text("exited 0")
+    api.http.delete(f"/sandbox/sessions/{session}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from tests.cli.commands import Service, end, start_service
-from tests.web.consoles import TOKEN, Api, Console
+from tests.web.consoles import PICTURE, TOKEN, Api, Console
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from playwright.sync_api import Browser
 
 MANY = 10_000
-PICTURE = (
-    "import base64; open('dot.png', 'wb').write(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
-    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='))\n"
-)
 FILES = PICTURE + (
     "open('table.csv', 'w').write('name,note\\nada,\"one, \"\"two\"\"\"\\n')\n"
     "open('data.json', 'w').write('{\"deep\":{\"er\":[1,2]}}')\n"

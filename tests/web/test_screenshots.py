@@ -45,7 +45,7 @@ os.system("rm -rf ./cache")
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return Path(request.config.getoption("--screenshots") or tmp_path)
+    return Path(request.config.getoption("--screenshots", None) or tmp_path)
 
 
 def test_the_console_has_its_picture_taken(console: Console, api: Api, agent: Api, folder: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
-
-if TYPE_CHECKING:
-    from tests.web.consoles import Api, Console
+from tests.web.consoles import PICTURE, Api, Console
 
 
 def test_a_session_keeps_variables_and_files_until_it_is_closed(console: Console, tmp_path: Path) -> None:
@@ -31,6 +28,14 @@ def test_a_session_keeps_variables_and_files_until_it_is_closed(console: Console
     page.get_by_label("Code").fill("cat given.txt; rm given.txt")
     console.button("Run").click()
     expect(page.get_by_role("log")).to_contain_text("from outside")
+
+    page.get_by_label("Run as").select_option("python, variables kept")
+    page.get_by_label("Code").fill(PICTURE)
+    console.button("Run").click()
+    expect(page.get_by_text("exited 0")).to_have_count(4)
+    console.button("Look again").click()
+    console.button("Look at dot.png").click()
+    expect(page.locator(".preview img")).to_be_visible()
 
     console.button("Pause").click()
     expect(console.button("Resume")).to_be_visible()

@@ -56,7 +56,10 @@ async def examine(config: Config | None, problem: str) -> Checkup:
         ]
     service.append(_attempt("clock", _clock, config))
     probes = await _probes(config)
-    usable = any(p.usable for p in probes if config is None or config.engine in ("auto", p.engine))
+    allowed = [probe for probe in probes if config is None or config.engine in ("auto", probe.engine)]
+    usable = [probe for probe in allowed if probe.usable]
+    if config is not None and usable:
+        service.append(_served(config, usable[0]))
     return Checkup(
         service=service,
         engines=probes,
@@ -65,7 +68,7 @@ async def examine(config: Config | None, problem: str) -> Checkup:
             key: f"{source.layer} {source.where}".strip()
             for key, source in (config.sources if config else {}).items()
         },
-        ready=usable and all(check.ok for check in service if check.required),
+        ready=bool(usable) and all(check.ok for check in service if check.required),
     )
 
 
@@ -280,6 +283,24 @@ def _clock(config: Config | None) -> Check:
     )
 
 
+def _served(config: Config, probe: Probe) -> Check:
+    """A person's own run takes weaker limits than a server does."""
+    from belljar.engines.base import Check
+    from belljar.wiring import accepts_weaker_limits
+
+    held = all(check.ok for check in probe.checks if check.name == "cgroup")
+    accepted = accepts_weaker_limits(config, person=False)
+    return Check(
+        "server",
+        held or accepted,
+        f"engine {probe.engine}"
+        + ("" if held else ", with weaker limits" if accepted else ": without a cgroup it refuses runs"),
+        "systemd-run --user --scope -p Delegate=yes belljar serve; or, on a machine of your own, "
+        "BELLJAR_JAIL_ACCEPT_WEAKER_LIMITS=always",
+        required=False,
+    )
+
+
 async def _probes(config: Config | None) -> list[Probe]:
     from belljar.engines import ENGINES, Choice
     from belljar.engines.base import Probe
@@ -301,6 +322,7 @@ async def _probes(config: Config | None) -> list[Probe]:
 
 async def _images(config: Config | None, probes: list[Probe]) -> list[Check]:
     """None where there is no docker engine to have them."""
+    from belljar.engines.base import Check
     from belljar.engines.docker import images
     from belljar.engines.docker.api import Api
     from belljar.wiring import images_of
@@ -308,19 +330,17 @@ async def _images(config: Config | None, probes: list[Probe]) -> list[Check]:
     docker = next(probe for probe in probes if probe.engine == "docker")
     if config is None or not docker.checks[0].ok:
         return []
-    api = await Api.open(config.docker_host, config.docker_context)
-
-    async def found(name: str, uses: str) -> Check:
-        from belljar.engines.base import Check
-
+    checks = []
+    for name, uses in images_of(config).items():
         try:
-            image = await images.find(api, name)
+            api = await Api.open(config.docker_host, config.docker_context)
+            try:
+                image = await images.find(api, name)
+            finally:
+                await api.close()
         except BelljarError as error:
             fix = error.message.rpartition("; ")[2]
-            return Check(name, False, f"for {uses}, not there", fix, required=False)
-        return Check(name, True, f"for {uses}, {image.size // 1_000_000} MB")
-
-    try:
-        return [await found(name, uses) for name, uses in images_of(config).items()]
-    finally:
-        await api.close()
+            checks.append(Check(name, False, f"for {uses}, not there", fix, required=False))
+        else:
+            checks.append(Check(name, True, f"for {uses}, {image.size // 1_000_000} MB"))
+    return checks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -31,7 +30,7 @@ async def _shell(session_id: str, term: str) -> int:
 
     async with AsyncClient() as client:
         session = await client.get_session(session_id)
-        columns, rows = shutil.get_terminal_size()
+        columns, rows = os.get_terminal_size(0)  # not COLUMNS, which may be of another one
         async with session.terminal(rows, columns, term) as terminal:
             before = termios.tcgetattr(0)
             tty.setraw(0)
@@ -48,7 +47,7 @@ async def _connect(terminal: AsyncTerminal) -> None:
     typing = asyncio.create_task(_type(terminal))
 
     def resized() -> None:
-        columns, rows = shutil.get_terminal_size()
+        columns, rows = os.get_terminal_size(0)
         tasks.add(task := loop.create_task(terminal.resize(rows, columns)))
         task.add_done_callback(tasks.discard)
 

@@ -23,7 +23,6 @@ _HOP = frozenset(
         b"proxy-connection",
         b"keep-alive",
         b"proxy-authorization",
-        b"proxy-authenticate",
         b"te",
         b"trailer",
         b"transfer-encoding",

@@ -53,18 +53,14 @@ def may_reach(network: Network, host: str, port: int) -> Ruling:
 
 def matches(pattern: str, host: str) -> bool:
     """`*` stands for one or more whole labels."""
-    return _labels_match(tuple(pattern.split(".")), tuple(host.split(".")))
-
-
-def _labels_match(pattern: tuple[str, ...], labels: tuple[str, ...]) -> bool:
-    """Which suffixes of the name the rest of the pattern may begin at, label by label of the pattern."""
-    places = {0}
-    for part in pattern:
+    labels = host.split(".")
+    used = {0}  # how many labels of the name the pattern may have come past, part by part
+    for part in pattern.split("."):
         if part == "*":
-            places = set(range(min(places) + 1, len(labels) + 1)) if places else places
+            used = set(range(min(used, default=len(labels)) + 1, len(labels) + 1))
         else:
-            places = {place + 1 for place in places if place < len(labels) and labels[place] == part}
-    return len(labels) in places
+            used = {count + 1 for count in used if count < len(labels) and labels[count] == part}
+    return len(labels) in used
 
 
 _Address = IPv4Address | IPv6Address

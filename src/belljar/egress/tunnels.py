@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from belljar.egress import heads, names, sni, tls
@@ -152,8 +153,9 @@ class _Conversation:
             await both(down, self._up_once_vetted(contact, server))
 
     async def _up_once_vetted(self, contact: Contact, server: Duplex) -> None:
-        if contact.port == 443 or sni.is_handshake(await self._reader.first()):
-            await self._check_server_name(contact)
+        with suppress(EOFError):  # it only listens
+            if contact.port == 443 or sni.is_handshake(await self._reader.first()):
+                await self._check_server_name(contact)
         await pump(self._reader, server, self._sent)
 
     async def _check_server_name(self, contact: Contact) -> None:

@@ -34,6 +34,7 @@ class Tunnels:
         """At most so many connections at once; more wait until one is over. OSError if the port is taken."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
         try:
             listener.bind(("127.0.0.1", port))
             listener.listen(128)
@@ -75,6 +76,7 @@ class Tunnels:
         connection.watched = events
 
     def linger(self, connection: _Connection) -> None:
+        """It has all that was for it; to close it now could take that away again. tcp(7)"""
         self._by_stream.pop(connection.stream, None)
         self._lingering.append(connection)
         while len(self._lingering) > MAX_LINGERING:
@@ -91,13 +93,12 @@ class Tunnels:
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:  # no descriptor is left: nobody is let in before one that is in goes
-            self._watch_listener(full=True)
+            self._watch_listener(full=bool(self._by_fd))
             return
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = self._next_stream
         self._next_stream += 2
         self._by_fd[sock.fileno()] = self._by_stream[stream] = connection = _Connection(self, sock, stream)
@@ -148,17 +149,15 @@ class _Connection:
         except OSError:
             self._cut()
             return
-        if self._over:
-            if not data:
-                self.close()
-        elif data:
+        if not data:
+            self._read_all = True
+            if not self._over:
+                self._tunnels.send(protocol.encode(protocol.EOF, self.stream))
+            self._settle()
+        elif not self._over:
             self._room -= len(data)
             self._tunnels.send(protocol.encode(protocol.DATA, self.stream, data))
             self._watch()
-        else:
-            self._read_all = True
-            self._tunnels.send(protocol.encode(protocol.EOF, self.stream))
-            self._settle()
 
     def hear(self, frame: protocol.Frame) -> None:
         if frame.kind == protocol.DATA:
@@ -172,7 +171,6 @@ class _Connection:
             self.push()
         elif frame.kind == protocol.END:
             self._host_done = self._over = True
-            self._tunnels.linger(self)
             self.push()
 
     def push(self) -> None:
@@ -211,21 +209,23 @@ class _Connection:
         self._settle()
 
     def _settle(self) -> None:
-        if self._over and self._read_all:
-            self.close()
-        elif self._read_all and self._host_done and not self._pending:
-            self._tunnels.send(protocol.encode(protocol.END, self.stream))
-            self.close()
-        else:
-            self._watch()
+        """One direction is done: perhaps both are."""
+        told_all = self._host_done and not self._pending
+        if told_all and self._read_all:
+            self._cut()
+            return
+        if told_all and self._over:
+            self._tunnels.linger(self)
+        self._watch()
 
     def _cut(self) -> None:
+        """It is over on this side; the host is told, unless it was first."""
         if not self._over:
             self._tunnels.send(protocol.encode(protocol.END, self.stream))
         self.close()
 
     def _watch(self) -> None:
-        reading = self._over or (self._room > 0 and not self._read_all)
+        reading = not self._read_all and (self._over or self._room > 0)
         events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._pending else 0)
         if events != self.watched:
             self._tunnels.watch(self, events)

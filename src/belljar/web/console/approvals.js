@@ -1,16 +1,17 @@
 // What waits for a person, and all that a person needs to decide: the program, what was found in it, what it would get.
 
 import { every, get, post, query } from "./api.js";
-import { button, facts, field, h, put, renew, section, table, to } from "./elements.js";
 import { listing } from "./code.js";
+import { faint, facts, h, list, put, renew, section, to } from "./elements.js";
+import { button, careful, field } from "./forms.js";
 import { grantTable } from "./grant.js";
-import { careful, failed, say } from "./notice.js";
-import { badge, moment, short, value } from "./words.js";
+import { failed, say } from "./notice.js";
+import { badge, decision, moment, short, value } from "./words.js";
 
 const LOOK_AGAIN_MS = 3000;
 const STATES = ["waiting", "approved", "denied", "expired", "void"];
-
 const HEADS = ["Approval", "Project", "Risk", "Why", "Asked by", "Asked", "Until"];
+const TOO_LONG = "Not all of it can be shown here. Do not approve what you have not seen.";
 
 const path = (id) => `/approvals/${encodeURIComponent(id)}`;
 
@@ -20,13 +21,17 @@ export async function waitingCount(signal) {
 
 export async function show(place, { asked, signal }) {
   const state = asked.get("state") ?? "waiting";
-  const list = h("div", { "aria-live": "polite" });
-  const states = h("p", { class: "actions" }, STATES.map((one) => h("a", { href: query("#/approvals", { state: one }), "aria-current": one === state && "true" }, one)));
-  put(place, h("h1", {}, "Approvals"), states, list);
+  const found = h("div", { "aria-live": "polite" });
+  const states = h("p", { class: "actions" }, STATES.map((one) => stateLink(one, one === state)));
+  put(place, h("h1", {}, "Approvals"), states, found);
   await every(LOOK_AGAIN_MS, signal, async () => {
     const { approvals } = await get(query("/approvals", { state }), signal);
-    renew(list, approvals, () => (approvals.length ? table("Approvals", HEADS, approvals.map(rowOf)) : h("p", { class: "faint" }, "None.")));
+    renew(found, approvals, () => list("Approvals", HEADS, approvals.map(rowOf)));
   }, failed);
+}
+
+function stateLink(state, isShown) {
+  return h("a", { href: query("#/approvals", { state }), "aria-current": isShown && "true" }, state);
 }
 
 export async function showOne(place, { id, signal }) {
@@ -35,8 +40,8 @@ export async function showOne(place, { id, signal }) {
   put(place,
     h("h1", {}, "Approval ", h("code", {}, id)),
     h("p", { class: "actions" }, badge(approval.state), badge(approval.tier), to("runs", approval.exec_id, "The run")),
-    approval.answer && h("p", {}, `${approval.answer.state} by ${approval.answer.by}`, approval.answer.reason && `: ${approval.answer.reason}`),
-    waits && !approval.complete && h("p", { class: "fault" }, "Not all of it can be shown here. Do not approve what you have not seen."),
+    approval.answer && h("p", {}, decision(approval.state, approval.answer)),
+    waits && !approval.complete && h("p", { class: "fault" }, TOO_LONG),
     h("div", { class: "beside" },
       section("Program", program(approval)),
       section("It would get", grantTable(approval.grant.fields))),
@@ -45,15 +50,15 @@ export async function showOne(place, { id, signal }) {
 
 function rowOf(approval) {
   return [
-    to("approvals", approval.id, short(approval.id)), approval.project_id, badge(approval.tier), approval.reasons.join("; "),
-    approval.asked_by, moment(approval.asked_at), moment(approval.expires_at),
+    to("approvals", approval.id, short(approval.id)), approval.project_id, badge(approval.tier),
+    approval.reasons.join("; "), approval.asked_by, moment(approval.asked_at), moment(approval.expires_at),
   ];
 }
 
 function program(approval) {
   return [
     approval.code !== null ? listing(approval.code, approval.findings) : [
-      h("p", { class: "faint" }, approval.code_hash ? "The code is shown as long as it waits." : "There is no code, only a command."),
+      faint(approval.code_hash ? "The code is shown as long as it waits." : "There is no code, only a command."),
       h("ul", {}, approval.findings.map((one) => h("li", {}, badge(one.tier), ` line ${one.line}: ${one.reason}`))),
     ],
     facts({
@@ -76,23 +81,26 @@ function program(approval) {
 }
 
 function digests(files) {
-  const all = Object.entries(files);
-  return all.length > 0 && h("ul", {}, all.map(([name, digest]) => h("li", {}, h("code", {}, name), " ", h("code", {}, short(digest)))));
+  const rows = Object.entries(files).map(([name, digest]) => h("li", {}, h("code", {}, `${name} ${short(digest)}`)));
+  return rows.length > 0 && h("ul", {}, rows);
 }
 
 function decisionForm(approval, signal, again) {
   const reason = h("textarea", { rows: 2, maxlength: 2000 });
   const days = h("input", { type: "number", min: 0, max: 365, step: "any", value: "0" });
   // The digest of what is on the page goes along: it holds for this and nothing else.
-  const decide = (decision) => careful(async () => {
-    await post(path(approval.id), { decision, reason: reason.value, digest: approval.digest, remember_days: decision === "approve" ? Number(days.value) : 0 }, signal);
-    say(decision === "approve" ? "Approved; the run goes on." : "Denied; the run will not happen.");
+  const decide = (word, remember, told) => careful(async () => {
+    const body = { decision: word, reason: reason.value, digest: approval.digest, remember_days: remember() };
+    await post(path(approval.id), body, signal);
+    say(told);
     await again();
   });
+  const approve = decide("approve", () => Number(days.value), "Approved; the run goes on.");
+  const deny = decide("deny", () => 0, "Denied; the run will not happen.");
   return h("form", { class: "decision", onsubmit: (event) => event.preventDefault() },
     field("Reason", reason),
     field("Also for the same run again, for so many days", days),
     h("p", { class: "actions" },
-      button("Approve", decide("approve"), { class: "main" }),
-      button("Deny", decide("deny"), { class: "danger" })));
+      button("Approve", approve, { class: "main" }),
+      button("Deny", deny, { class: "danger" })));
 }

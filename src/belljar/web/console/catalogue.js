@@ -1,8 +1,8 @@
 // Tools and skills that the caller may use, each with a form to try it.
 
 import { get, post } from "./api.js";
-import { facts, field, h, put, section, to } from "./elements.js";
-import { careful } from "./notice.js";
+import { facts, h, put, section, to } from "./elements.js";
+import { careful, field, submit } from "./forms.js";
 import { formFor } from "./schema.js";
 import { badge, short, value } from "./words.js";
 
@@ -29,19 +29,18 @@ function tryIt(isSkill, one, signal) {
   const answer = h("div", { "aria-live": "polite" });
   const send = careful(async () => {
     const path = isSkill ? `/skills/${encodeURIComponent(one.id)}/invoke` : `/tools/${encodeURIComponent(one.name)}`;
-    const given = isSkill ? { inputs: form.value(), files: await sent(files.files), digest: one.digest } : { arguments: form.value() };
+    const given = isSkill ? { inputs: form.value(), digest: one.digest } : { arguments: form.value() };
+    if (files.files.length) given.files = await Promise.all([...files.files].map(sent));
     if (project.value) given.project_id = project.value;
     put(answer, answerOf(await post(path, given, signal)));
   });
-  return h("form", { onsubmit: send }, form.fields, isSkill && field("files", files), field("project", project), h("button", { type: "submit", class: "main" }, "Try it"), answer);
+  return h("form", { onsubmit: send },
+    form.fields, isSkill && field("files", files), field("project", project), submit("Try it", { class: "main" }), answer);
 }
 
-async function sent(files) {
-  return Promise.all([...files].map(async (file) => ({ path: file.name, content_b64: base64(new Uint8Array(await file.arrayBuffer())) })));
-}
-
-function base64(bytes) {
-  return btoa(Array.from(bytes, (one) => String.fromCharCode(one)).join(""));
+async function sent(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  return { path: file.name, content_b64: btoa(Array.from(bytes, (one) => String.fromCharCode(one)).join("")) };
 }
 
 function answerOf(answer) {

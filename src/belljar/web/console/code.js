@@ -1,7 +1,7 @@
 // A program as a person must see it to judge it: every line with its number, every finding beside its line, and no
 // character that hides or moves others.
 
-import { h } from "./elements.js";
+import { h, number } from "./elements.js";
 import { badge } from "./words.js";
 
 // Of no width, or a command to a terminal; the ones that turn text around are made visible everywhere.
@@ -18,15 +18,11 @@ export function listing(code, findings = []) {
   const elsewhere = findings.filter((finding) => !(finding.line >= 1 && finding.line <= lines.length));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Program" },
     h("ol", { class: "listing" }, lines),
-    elsewhere.length > 0 && h("ul", {}, elsewhere.map((finding) => h("li", {}, badge(finding.tier), " ", finding.reason))));
+    elsewhere.length > 0 && h("ul", {}, elsewhere.map(({ tier, reason }) => h("li", {}, badge(tier), " ", reason))));
 }
 
 function shown(text) {
   const plain = text.split(HIDDEN);
   const hidden = text.match(HIDDEN) ?? [];
-  return plain.flatMap((part, index) => [part, hidden[index] && h("mark", {}, `U+${code(hidden[index])}`)]);
-}
-
-function code(character) {
-  return character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+  return plain.flatMap((part, index) => [part, hidden[index] && h("mark", {}, number(hidden[index]))]);
 }

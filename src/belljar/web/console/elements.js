@@ -8,7 +8,12 @@ const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const seen = new WeakMap();
 
 export function visible(text) {
-  return String(text).replace(TURNING, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return String(text).replace(TURNING, (one) => `⟨${number(one)}⟩`);
+}
+
+// A character by its number, as Unicode writes it.
+export function number(character) {
+  return `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
 export function h(tag, attributes, ...children) {
@@ -31,19 +36,16 @@ export function renew(place, data, make) {
   seen.set(place, now);
   const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
   put(place, make(data));
-  if (focused !== null) [...place.querySelectorAll("a, button, [tabindex]")].find((one) => one.textContent === focused)?.focus();
+  if (focused === null) return;
+  [...place.querySelectorAll("a, button, [tabindex]")].find((one) => one.textContent === focused)?.focus();
 }
 
 export function to(view, id, ...children) {
   return h("a", { href: `#/${view}/${encodeURIComponent(id)}` }, ...children);
 }
 
-export function button(text, onclick, attributes = {}) {
-  return h("button", { type: "button", onclick, ...attributes }, text);
-}
-
-export function field(label, input, help) {
-  return h("label", { class: "field" }, h("span", {}, label), input, help && h("small", {}, help));
+export function faint(text) {
+  return h("p", { class: "faint" }, text);
 }
 
 export function section(title, ...children) {
@@ -64,11 +66,15 @@ export function table(caption, heads, rows) {
       h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell)))))));
 }
 
+export function list(caption, heads, rows) {
+  return rows.length ? table(caption, heads, rows) : faint("None.");
+}
+
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === false || !isThere(value)) continue;
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
-    else if (name.startsWith("on") || (name === "href" && !value.startsWith("#"))) throw new Error(`${name} is not for text`);
+    else if (name.startsWith("on") || (name === "href" && !value.startsWith("#"))) throw new Error(`no text for ${name}`);
     else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat(Infinity).filter(isThere).map(node));

@@ -3,8 +3,9 @@
 import { every, forgetToken, get, hasToken, useToken, whenTokenIsUnknown } from "./api.js";
 import * as approvals from "./approvals.js";
 import * as catalogue from "./catalogue.js";
-import { field, h, put } from "./elements.js";
-import { careful, failed, quiet } from "./notice.js";
+import { faint, h, put } from "./elements.js";
+import { careful, field, submit } from "./forms.js";
+import { failed, quiet } from "./notice.js";
 import * as pad from "./pad.js";
 import * as run from "./run.js";
 import * as runs from "./runs.js";
@@ -44,9 +45,10 @@ async function show() {
     else link.removeAttribute("aria-current");
   }
   quiet();
-  put(content, h("p", { class: "faint" }, "…"));
+  put(content, faint("…"));
   try {
-    await (id && one ? one : list)(content, { id: id && decodeURIComponent(id), asked: new URLSearchParams(asked), signal });
+    const given = { id: id && decodeURIComponent(id), asked: new URLSearchParams(asked), signal };
+    await (id && one ? one : list)(content, given);
   } catch (error) {
     if (!signal.aborted) failed(error);
   }
@@ -62,8 +64,10 @@ function door() {
   });
   return h("form", { class: "door", onsubmit: enter },
     h("h1", {}, "belljar"),
-    h("p", {}, "A token opens the console. The operator's lies in the file ", h("code", {}, "token"), " of the data directory; ", h("code", {}, "belljar token create"), " makes others."),
-    field("Token", token), h("button", { type: "submit", class: "main" }, "Log in"));
+    h("p", {},
+      "A token opens the console. The operator's lies in the file ", h("code", {}, "token"), " of the data directory; ",
+      h("code", {}, "belljar token create"), " makes others."),
+    field("Token", token), submit("Log in", { class: "main" }));
 }
 
 function count() {

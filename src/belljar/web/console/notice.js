@@ -19,22 +19,3 @@ export function quiet() {
   put(place("notice"));
   put(place("fault"));
 }
-
-// Does something that may fail, with its button out of reach meanwhile.
-export function careful(work) {
-  return async (event) => {
-    event.preventDefault();
-    const pressed = event.submitter ?? event.currentTarget;
-    quiet();
-    pressed.disabled = true;
-    try {
-      await work(event);
-    } catch (error) {
-      failed(error);
-    } finally {
-      pressed.disabled = false;
-      // What cannot be pressed has no focus either.
-      if (document.activeElement === document.body) (pressed.isConnected ? pressed : place("content")).focus();
-    }
-  };
-}

@@ -1,15 +1,16 @@
 // A file that a program left, as something to look at: a picture, a table, text. Never as something that runs:
 // HTML and SVG are text here, and only four kinds of picture are pictures.
 
-import { h, put, table } from "./elements.js";
+import { faint, h, put, table } from "./elements.js";
 import { size } from "./words.js";
 
-const PICTURES = {
-  "image/png": [0x89, 0x50, 0x4e, 0x47],
-  "image/jpeg": [0xff, 0xd8, 0xff],
-  "image/gif": [0x47, 0x49, 0x46, 0x38],
-  "image/webp": [0x52, 0x49, 0x46, 0x46],
-};
+// By the bytes that they begin with.
+const PICTURES = new Map([
+  ["image/png", [0x89, 0x50, 0x4e, 0x47]],
+  ["image/jpeg", [0xff, 0xd8, 0xff]],
+  ["image/gif", [0x47, 0x49, 0x46, 0x38]],
+  ["image/webp", [0x52, 0x49, 0x46, 0x46]],
+]);
 const MOST_BYTES = 8 << 20;
 const MOST_CHARACTERS = 200_000;
 const MOST_ROWS = 200;
@@ -17,11 +18,12 @@ const MOST_COLUMNS = 50;
 
 export const isSmall = (bytes) => bytes <= MOST_BYTES;
 
-export function preview(path, mime, bytes) {
+// Of a file in a session nobody has said what it is.
+export function preview(path, bytes, mime = pictureIn(bytes) ?? "") {
   const kind = mime.split(";")[0].trim();
-  if (PICTURES[kind]) return picture(kind, bytes, path);
+  if (PICTURES.has(kind)) return picture(kind, bytes, path);
   const text = asText(bytes);
-  if (text === null) return h("p", { class: "faint" }, `${size(bytes.length)} that are not text.`);
+  if (text === null) return faint(`${size(bytes.length)} that are not text.`);
   if (kind === "application/json" || path.endsWith(".json")) return json(text);
   if (kind === "text/csv" || path.endsWith(".csv")) return csv(text);
   return plain(text);
@@ -29,11 +31,10 @@ export function preview(path, mime, bytes) {
 
 // What a cell of a session showed: the first form of it that can be shown.
 export function shown(forms) {
-  const png = forms["image/png"];
-  if (png) return picture("image/png", Uint8Array.from(atob(png), (one) => one.charCodeAt(0)), "shown by the program");
-  const rows = forms["application/vnd.belljar.table+json"];
-  if (rows) return json(JSON.stringify(rows));
-  return plain(forms["text/plain"] ?? Object.values(forms).map(String).join("\n"));
+  const bytes = fromBase64(forms["image/png"]);
+  if (bytes) return picture("image/png", bytes, "shown by the program");
+  const text = forms["text/plain"];
+  return plain(typeof text === "string" ? text : JSON.stringify(forms, null, 2));
 }
 
 export function save(path, blob) {
@@ -44,10 +45,12 @@ export function save(path, blob) {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
+function pictureIn(bytes) {
+  return [...PICTURES].find(([, first]) => first.every((one, index) => bytes[index] === one))?.[0];
+}
+
 function picture(kind, bytes, name) {
-  if (!PICTURES[kind].every((one, index) => bytes[index] === one)) {
-    return h("p", { class: "faint" }, `This is not the ${kind} that it says it is.`);
-  }
+  if (pictureIn(bytes) !== kind) return faint(`This is not the ${kind} that it says it is.`);
   const address = URL.createObjectURL(new Blob([bytes], { type: kind }));
   const place = h("figure", { class: "picture" });
   const release = () => URL.revokeObjectURL(address);
@@ -66,19 +69,23 @@ function json(text) {
 function csv(text) {
   const [heads = [], ...rows] = parsed(text, MOST_ROWS + 1);
   const cut = (row) => row.slice(0, MOST_COLUMNS);
-  return [table("Table", cut(heads), rows.map(cut)), rows.length === MOST_ROWS && note(`The first ${MOST_ROWS} rows.`)];
+  return [table("Table", cut(heads), rows.map(cut)), rows.length === MOST_ROWS && faint(`The first ${MOST_ROWS} rows.`)];
 }
 
 function plain(text) {
   const cut = text.length > MOST_CHARACTERS;
   return [
     h("pre", { class: "text", tabindex: "0" }, text.slice(0, MOST_CHARACTERS)),
-    cut && note(`The first ${MOST_CHARACTERS} of ${text.length} characters.`),
+    cut && faint(`The first ${MOST_CHARACTERS} of ${text.length} characters.`),
   ];
 }
 
-function note(text) {
-  return h("p", { class: "faint" }, text);
+function fromBase64(text) {
+  try {
+    return typeof text === "string" && Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+  } catch {
+    return null;
+  }
 }
 
 function asText(bytes) {

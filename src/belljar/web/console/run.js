@@ -2,26 +2,25 @@
 
 import { eventsOf, every, execPath, get, post, query } from "./api.js";
 import { artifactList } from "./artifacts.js";
-import { button, facts, h, put, section, to } from "./elements.js";
+import { facts, h, put, section, to } from "./elements.js";
+import { button, careful } from "./forms.js";
 import { snapshotTable } from "./grant.js";
-import { careful, failed, say } from "./notice.js";
-import { Output } from "./output.js";
-import { shown } from "./preview.js";
+import { failed, say } from "./notice.js";
 import { receiptView } from "./receipt.js";
+import { Transcript } from "./transcript.js";
 import { UsageOverTime, usageChart } from "./usage.js";
-import { badge, duration, moment, outcome, value } from "./words.js";
+import { badge, decision, duration, moment, outcome, value } from "./words.js";
 
 const LOOK_AGAIN_MS = 1000;
 const OVER = new Set(["finished", "refused"]);
 const CHANGES = new Set(["pending_approval", "queued", "running"]);
 
 export async function show(place, { id, signal }) {
-  const output = new Output();
-  const results = h("div", {});
+  const transcript = new Transcript("Output");
   const head = h("div", {});
   const rest = h("div", {});
   const usage = new UsageOverTime();
-  put(place, h("h1", {}, "Run ", h("code", {}, id)), head, section("Output", output.element, results), rest);
+  put(place, h("h1", {}, "Run ", h("code", {}, id)), head, section("Output", transcript.elements), rest);
 
   const cancel = careful(async () => {
     await post(execPath(id, "cancel"), {}, signal);
@@ -37,10 +36,11 @@ export async function show(place, { id, signal }) {
   let run = await look();
   if (run.status === "refused") return;
   const over = new AbortController();
-  if (!OVER.has(run.status)) watch(run, usage, AbortSignal.any([signal, over.signal]));
   for await (const event of eventsOf(id, signal)) {
-    follow(event, output, results);
-    if (!OVER.has(run.status) && CHANGES.has(event.kind)) run = await look();
+    transcript.follow(event);
+    if (OVER.has(run.status)) continue;
+    if (event.kind === "running") watch(run, usage, AbortSignal.any([signal, over.signal]));
+    if (CHANGES.has(event.kind)) run = await look();
   }
   over.abort();
   if (!OVER.has(run.status)) await look();
@@ -53,16 +53,6 @@ function watch(run, usage, signal) {
     const jar = jars.find((one) => one.id === run.exec_id || one.id === run.session_id);
     if (jar) usage.add(jar);
   }, failed);
-}
-
-// Shows an event where it belongs; what is not output changes the record.
-export function follow({ kind, data }, output, results) {
-  if (kind === "stdout" || kind === "stderr") output.write(kind, data.text);
-  else if (kind === "shown") results.append(...[shown(data.forms)].flat().filter(Boolean));
-  else if (kind === "queued" && data.waiting) output.remark(`${data.waiting} runs are before it`);
-  else if (kind === "pending_approval") output.remark("It waits for a person's yes.");
-  else if (kind === "alert") output.remark(`it uses nearly all of its ${data.resource}`);
-  else if (kind === "ended") output.remark(data.verdict === "exited" ? `exited ${data.exit_code}` : data.verdict);
 }
 
 async function approvalOf(run, signal) {
@@ -87,13 +77,17 @@ function headOf(run, approval, cancel) {
       Tool: run.tool,
       Session: run.session_id && to("sessions", run.session_id, run.session_id),
       "Asked by": run.token_id,
-      Risk: run.risk.tier && [badge(run.risk.tier), " ", run.risk.findings?.map((one) => `line ${one.line}: ${one.reason}`).join("; ")],
-      Approval: run.approval.decision && [badge(run.approval.decision), ` by ${run.approval.by}`, run.approval.reason && `: ${run.approval.reason}`],
+      Risk: run.risk.tier && [badge(run.risk.tier), " ", findings(run.risk)],
+      Approval: run.approval.decision && decision(run.approval.decision, run.approval),
       Accepted: moment(run.accepted_at),
       Took: duration(run.duration_ms),
       Engine: run.engine,
     }),
   ];
+}
+
+function findings(risk) {
+  return risk.findings?.map((one) => `line ${one.line}: ${one.reason}`).join("; ");
 }
 
 async function restOf(run, usage, signal) {

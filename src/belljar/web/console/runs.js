@@ -1,16 +1,22 @@
 // The list of runs, newest first, a page at a time; the first page is looked at again and again.
 
 import { every, get, query } from "./api.js";
-import { button, field, h, put, renew, to } from "./elements.js";
+import { h, put, renew, to } from "./elements.js";
+import { button, choice, field, submit } from "./forms.js";
 import { failed } from "./notice.js";
 import { badge, duration, moment, outcome, short } from "./words.js";
 
 const LOOK_AGAIN_MS = 2000;
+const SEARCH_AGAIN_MS = 15_000;
 const PAGE = 50;
 const SEARCHED_AT_ONCE = 2000;
 const SEARCH_PAGE = 200;
 const STATUSES = ["", "running", "queued", "pending_approval", "finished", "refused"];
-const SEARCHED = ["exec_id", "request_id", "project_id", "cmd", "skill_id", "task_id", "verdict", "error_reason", "language", "tool"];
+const SEARCHED = [
+  "exec_id", "request_id", "project_id", "cmd", "skill_id", "task_id", "verdict", "error_reason", "language", "tool",
+];
+const MOST_COMMAND = 120;
+const HEADS = ["Run", "Project", "State", "What", "Accepted", "Took"];
 
 export async function show(place, { asked, signal }) {
   const filters = Object.fromEntries(["project_id", "status", "text"].map((name) => [name, asked.get(name) ?? ""]));
@@ -43,10 +49,10 @@ export async function show(place, { asked, signal }) {
 
   put(place, h("h1", {}, "Runs"), filterForm(filters),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs" }, h("table", { class: "runs" },
-      h("thead", {}, h("tr", {}, ["Run", "Project", "State", "What", "Accepted", "Took"].map((head) => h("th", { scope: "col" }, head)))),
+      h("thead", {}, h("tr", {}, HEADS.map((head) => h("th", { scope: "col" }, head)))),
       rows)),
     h("div", { class: "actions" }, newer, older, count));
-  await every(LOOK_AGAIN_MS, signal, async () => { if (at === 0 || !rows.childElementCount) await look(); }, failed);
+  await every(filters.text ? SEARCH_AGAIN_MS : LOOK_AGAIN_MS, signal, async () => { if (at === 0) await look(); }, failed);
 }
 
 // One page. With a text to search for, as many runs as it takes to fill it, within reason.
@@ -73,9 +79,9 @@ function told({ runs, searched, cursor }, at, text) {
 
 function filterForm(filters) {
   const inputs = {
-    project_id: h("input", { name: "project_id", value: filters.project_id }),
-    status: h("select", { name: "status" }, STATUSES.map((one) => h("option", { value: one, selected: one === filters.status }, one.replace("_", " ") || "any"))),
-    text: h("input", { name: "text", type: "search", value: filters.text }),
+    project_id: h("input", { value: filters.project_id }),
+    status: choice(STATUSES, filters.status),
+    text: h("input", { type: "search", value: filters.text }),
   };
   const apply = (event) => {
     event.preventDefault();
@@ -84,7 +90,7 @@ function filterForm(filters) {
   };
   return h("form", { class: "filters", onsubmit: apply },
     field("Project", inputs.project_id), field("State", inputs.status), field("Text", inputs.text),
-    h("button", { type: "submit" }, "Filter"));
+    submit("Filter"));
 }
 
 function rowOf(run) {
@@ -92,7 +98,12 @@ function rowOf(run) {
     h("td", {}, to("runs", run.exec_id, short(run.exec_id))),
     h("td", {}, run.project_id),
     h("td", {}, badge(outcome(run))),
-    h("td", { class: "what" }, [run.skill_id ?? run.tool, run.language, [run.cmd, ...run.args].filter(Boolean).join(" ").slice(0, 120)].filter(Boolean).join(" · ")),
+    h("td", { class: "what" }, whatOf(run)),
     h("td", {}, moment(run.accepted_at)),
     h("td", {}, duration(run.duration_ms)));
+}
+
+function whatOf(run) {
+  const command = [run.cmd, ...run.args].filter(Boolean).join(" ").slice(0, MOST_COMMAND);
+  return [run.skill_id ?? run.tool, run.language, command].filter(Boolean).join(" · ");
 }

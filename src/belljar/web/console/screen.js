@@ -5,6 +5,7 @@ import { Escapes } from "./escapes.js";
 import { Pen } from "./pen.js";
 
 const TAB = 8;
+const MOST_SCROLLED = 1000;
 const SECOND_SCREEN = new Set([47, 1047, 1049]);
 
 export class Screen {
@@ -15,7 +16,7 @@ export class Screen {
   row = 0;
   column = 0;
   cursorIsShown = true;
-  scrolledOff = []; // lines that have left the top, for whoever keeps them
+  scrolledOff = []; // the last lines that have left the top, for whoever keeps them
 
   constructor(rows, columns) {
     this.rows = rows;
@@ -139,6 +140,7 @@ export class Screen {
       this.lines.splice(count > 0 ? this.bottom : from, 0, blanks(this.columns));
       if (count > 0 && from === 0 && !this.#first) this.scrolledOff.push(gone);
     }
+    if (this.scrolledOff.length > 2 * MOST_SCROLLED) this.scrolledOff.splice(0, MOST_SCROLLED);
   }
 
   #eraseScreen(what) {

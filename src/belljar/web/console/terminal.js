@@ -1,14 +1,15 @@
 // A shell in a session: what is typed goes to it as it is typed, what it shows is kept on a screen.
 
 import { sessionPath, socket } from "./api.js";
-import { h } from "./elements.js";
+import { faint, h, put } from "./elements.js";
 import { Screen } from "./screen.js";
 
 const ROWS = 24;
 const SHOW_AGAIN_MS = 40;
 const MOST_HISTORY = 1000;
+const NOWHERE = -1;
 // The browser tells no page why.
-const REFUSED = "The service opened no terminal. Its policy may want a person's yes to a shell; runs in the console above can wait for one.";
+const REFUSED = "The service opened no terminal; its policy may want a person's yes to a shell.";
 const KEYS = {
   Enter: "\r", Backspace: "\x7f", Tab: "\t", Escape: "\x1b", ArrowUp: "\x1b[A", ArrowDown: "\x1b[B", ArrowRight: "\x1b[C",
   ArrowLeft: "\x1b[D", Home: "\x1b[H", End: "\x1b[F", Delete: "\x1b[3~", PageUp: "\x1b[5~", PageDown: "\x1b[6~",
@@ -17,8 +18,9 @@ const KEYS = {
 export function openTerminal(place, sessionId, signal, ended) {
   const live = h("div", {});
   const history = h("div", {});
-  const pane = h("pre", { class: "output terminal", tabindex: "0", role: "textbox", "aria-multiline": "true", "aria-label": "Terminal" }, history, live);
-  place.replaceChildren(pane, h("p", { class: "faint" }, "Shift+Tab leaves the terminal."));
+  const role = { role: "textbox", "aria-multiline": "true", "aria-label": "Terminal" };
+  const pane = h("pre", { class: "output terminal", tabindex: "0", ...role }, history, live);
+  put(place, pane, faint("Shift+Tab leaves the terminal."));
 
   const screen = new Screen(ROWS, columnsIn(pane));
   const line = socket(`${sessionPath(sessionId, "terminal")}?rows=${screen.rows}&columns=${screen.columns}&term=xterm`);
@@ -38,7 +40,9 @@ export function openTerminal(place, sessionId, signal, ended) {
     screen.write(decoder.decode(data, { stream: true }));
     timer ??= setTimeout(() => { timer = null; show(screen, history, live, pane); }, SHOW_AGAIN_MS);
   });
-  line.addEventListener("close", ({ reason }) => signal.aborted || ended(reason || (wasOpen ? "The terminal is closed." : REFUSED)));
+  line.addEventListener("close", ({ reason }) => {
+    if (!signal.aborted) ended(reason || (wasOpen ? "The terminal is closed." : REFUSED));
+  });
   signal.addEventListener("abort", () => line.close(), { once: true });
   pane.addEventListener("keydown", (event) => {
     const text = typed(event);
@@ -74,12 +78,13 @@ function columnsIn(pane) {
 function show(screen, history, live, pane) {
   history.append(...screen.scrolledOff.splice(0).slice(-MOST_HISTORY).map((line) => row(line)));
   while (history.childElementCount > MOST_HISTORY) history.firstElementChild.remove();
-  live.replaceChildren(...screen.lines.map((line, index) => row(line, screen.cursorIsShown && index === screen.row ? screen.column : -1)));
+  const cursorIn = (index) => (screen.cursorIsShown && index === screen.row ? screen.column : NOWHERE);
+  live.replaceChildren(...screen.lines.map((line, index) => row(line, cursorIn(index))));
   pane.scrollTop = pane.scrollHeight;
 }
 
 // Cells of one style in one element.
-function row(line, cursor = -1) {
+function row(line, cursor = NOWHERE) {
   const pieces = [];
   line.forEach(({ text, style }, column) => {
     const shown = column === cursor ? `${style} cursor` : style;

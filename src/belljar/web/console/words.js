@@ -15,7 +15,8 @@ export function moment(iso) {
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.floor((ms % 60_000) / 1000)} s`;
 }
 
 export function size(bytes) {
@@ -40,6 +41,10 @@ export function value(given) {
 export function badge(state) {
   const tone = GOOD.has(state) ? "good" : GOING.has(state) ? "going" : "bad";
   return h("span", { class: `badge ${tone}` }, String(state).replaceAll("_", " "));
+}
+
+export function decision(state, { by, reason }) {
+  return reason ? `${state} by ${by}: ${reason}` : `${state} by ${by}`;
 }
 
 export function outcome(run) {
