@@ -160,6 +160,18 @@ def test_records_that_cannot_be_continued_are_told(
     assert says in failing(ran.json)["database"]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_is_told(belljar: Belljar, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none", disk], check=True)
+    try:
+        found = belljar("doctor", "--json", BELLJAR_DATA_DIR=str(disk)).json
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert failing(found) == {"data directory": "free some space"}
+
+
 def test_secrets_that_others_may_read_are_told(belljar: Belljar, data_dir: Path) -> None:
     (data_dir / "token").chmod(0o644)
     ran = belljar("doctor")

@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
     from tests.web.consoles import Api, Console
 
 VIEWS = ("runs", "approvals", "sessions", "catalogue", "pad", "service")
@@ -113,9 +112,7 @@ def test_a_phone_shows_one_column(console: Console, agent: Api) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
-def test_light_and_dark_follow_the_person(
-    browser: Browser, console: Console, scheme: str, dark: bool
-) -> None:
+def test_light_and_dark_follow_the_person(console: Console, scheme: str, dark: bool) -> None:
     console.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     colour = console.page.evaluate("getComputedStyle(document.body).backgroundColor")
     red = int(colour.removeprefix("rgb(").partition(",")[0])

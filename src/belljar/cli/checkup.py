@@ -81,11 +81,15 @@ def _attempt(name: str, check: Callable[..., Check], *arguments: object) -> Chec
 
 def _problem(name: str, error: Exception) -> Check:
     """A broken machine may do anything, and who asks what is wrong wants an answer."""
+    import errno
+
     if isinstance(error, BelljarError):
         return _failed(name, error.message)
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        return _failed(name, f"{error.strerror or error}{where}; see who owns it and who may write to it")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "free some space" if full else "see who owns it and who may write to it"
+        return _failed(name, f"{error.strerror or error}{where}; {fix}")
     return _failed(name, f"{type(error).__name__}: {error}; install belljar anew")
 
 
