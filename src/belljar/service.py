@@ -15,7 +15,7 @@ from belljar.audit.receipts import Signer
 from belljar.audit.records import AuditStore
 from belljar.audit.trail import Trail
 from belljar.config import Config
-from belljar.errors import BadRequest
+from belljar.errors import BadConfig, BadRequest
 from belljar.execution.approvals import Approvals
 from belljar.execution.lifecycle import Lifecycle
 from belljar.execution.pending import Pending
@@ -53,7 +53,7 @@ class Service:
     async def open(cls, config: Config, *, person: bool = False) -> AsyncIterator[Service]:
         """Everything up, and what an earlier process left behind settled. `person`: as in `grant_for`."""
         check_enabled(config)
-        config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make(config.data_dir)
         skills = Skills(config.skills_dir)
         async with AsyncExitStack() as stack:
             signer = Signer.load_or_create(config.data_dir / "signing.key")
@@ -119,6 +119,14 @@ class Service:
             )
 
 
+def _make(data_dir: Path) -> None:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        message = f"the data directory cannot be made: {error.strerror}; set sandbox.data_dir to another"
+        raise BadConfig(message, field="data_dir") from error
+
+
 async def open_store(config: Config, signer: Signer | None) -> LedgerStore:
     """The configured records. Without a signer they have to be there, and can only be read.
 
@@ -128,7 +136,11 @@ async def open_store(config: Config, signer: Signer | None) -> LedgerStore:
     """
     url = config.database_url
     if url is not None and not url.startswith("sqlite:"):
-        from belljar.audit.postgres import PostgresStore
+        try:
+            from belljar.audit.postgres import PostgresStore
+        except ImportError as error:
+            message = "records in PostgreSQL need its driver; pip install 'belljar[postgres]'"
+            raise BadConfig(message, field="database_url") from error
 
         return await PostgresStore.open(url, signer)
     from belljar.audit.sqlite import SqliteStore

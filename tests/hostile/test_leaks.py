@@ -280,9 +280,13 @@ def test_nothing_passes_from_one_jar_to_another(glass: Glass, channel: str) -> N
         pytest.param("", "opened()", id="watch"),
     ],
 )
-@pytest.mark.xfail(raises=AssertionError, reason="the files of the tree are the same for all jars")
-def test_nothing_passes_through_shared_files(glass: Glass, says: str, hears: str) -> None:
+def test_nothing_passes_through_shared_files(
+    glass: Glass, says: str, hears: str, request: pytest.FixtureRequest
+) -> None:
     """Known: a lock on a file of the tree is seen next door, and so is that it was opened, by jar or host."""
+    if glass.engine.name == "jail":
+        why = "the files of the tree are the same for all jars"
+        request.applymarker(pytest.mark.xfail(raises=AssertionError, reason=why))
     senses = """
         notify = checked(libc.inotify_init1(os.O_NONBLOCK))
         checked(libc.inotify_add_watch(notify, b"/usr/bin/env", 0x20))

@@ -161,7 +161,7 @@ class AuditStore(Protocol):
     """
 
     async def accept(self, record: ExecRecord) -> ExecRecord:
-        """Write a new record (QUEUED, PENDING or REFUSED) and return it; or the record that has its request_id
+        """Write a new record (QUEUED, PENDING or REFUSED) and return it; or the one that has its request_id
         already, if that has the same digest.
 
         Raises:

@@ -18,7 +18,7 @@ def serve(
         str | None, typer.Option(metavar="DIR", help="Where records, receipts and the token are.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="E", help="What makes the jars: auto or jail.")
+        str | None, typer.Option(metavar="E", help="What makes the jars: auto, jail, docker or gvisor.")
     ] = None,
     policy: Annotated[str | None, typer.Option(metavar="FILE", help="The policy.")] = None,
     max_concurrency: Annotated[str | None, typer.Option(metavar="N", help="Runs at the same time.")] = None,
