@@ -116,7 +116,6 @@ class LauncherProcess:
         ours, theirs = socket.socketpair()
         link = Link()
         SocketTransport(ours, link)
-        pidfd = None
         try:
             async with asyncio.timeout(MAKE_S):
                 await self._send(json.dumps(order).encode(), theirs)
@@ -128,8 +127,9 @@ class LauncherProcess:
             theirs.close()
             link.close()  # the guest ends with its channel
             await making.gone.wait()
-            if pidfd is not None:
-                os.close(pidfd)
+            # Asked of the future: a caller may be cancelled when it is there, but not yet in our hands.
+            if making.made.done() and not making.made.cancelled() and making.made.exception() is None:
+                os.close(making.made.result()[0])
             if isinstance(error, TimeoutError):
                 raise EngineUnavailable(f"no jar could be made within {MAKE_S:.0f} s") from None
             raise
