@@ -26,6 +26,7 @@ import ctypes
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,8 @@ _PR_SET_DUMPABLE = 4
 _libc = ctypes.CDLL(None)
 FEED_BYTES = 1 << 16
 """So much may wait for a program to read it before more is taken."""
+HELD_MS = 5
+"""For the end of a pipe whose writers are all dead; then something else holds it."""
 PROGRESS_S = 0.1
 """How often a program that writes past its cap is reported."""
 
@@ -281,7 +284,10 @@ class Agent:
             _wait_for_all()
             for sink in (program.stdout, program.stderr):
                 while sink.fd in self._readers:  # no writer lives, so this comes to an end
-                    self._pass_on(*self._readers[sink.fd])
+                    if _is_readable(sink.fd, HELD_MS):
+                        self._pass_on(*self._readers[sink.fd])
+                    else:
+                        _let_go_of_messages()
         if program.stdin_fd in self._writers:
             self._forget_writer(program.stdin_fd)
         program.close_stdin()
@@ -466,10 +472,17 @@ def _wait_for_all() -> None:
         pass
 
 
-def _is_readable(fd: int) -> bool:
+def _is_readable(fd: int, within_ms: int = 0) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(within_ms))
+
+
+def _let_go_of_messages() -> None:
+    """A pipe may be held by a message between sockets that carry each other and that nobody has any more. The
+    kernel looks for such when a socket is closed."""
+    for end in socket.socketpair():
+        end.close()
 
 
 def _is_full(place: int | str) -> bool:
