@@ -28,7 +28,7 @@ serve: install  ## Start the service; it says where it is and where its token li
 	$(VENV)/bin/belljar serve $(ARGS)
 
 # In processes of their own: engines, whose tests look for anything that is left behind, and the browser, which keeps a loop.
-ALONE := tests/engines tests/hostile tests/compat tests/deploy tests/web
+ALONE := tests/engines tests/hostile tests/compat tests/crash tests/egress tests/deploy tests/web
 
 test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest instead.
 ifdef ARGS
