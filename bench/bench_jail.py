@@ -414,22 +414,36 @@ def _forget_peak_kb() -> int:
 
 
 async def bench_preload(size: Size) -> Report:
-    code = f"import {', '.join(HEAVY)}\nprint('hi')"
+    tables = {f"import {', '.join(HEAVY)}": await _preloaded(HEAVY, size, pythons())}
+    promises = []
+    name, own = next(iter(pythons().items()))
+    if await asyncio.to_thread(_has_pandas, own):
+        rows = tables["import pandas"] = await _preloaded(("pandas",), size, {name: own})
+        ratio = next(float(row["p50_ratio"]) for row in rows if row["against"] == name)
+        promises.append(at_most(f"import pandas, preloaded: p50 to p50 of {name}", ratio, 0.1))
+    return Report(tables=tables, promises=promises)
+
+
+def _has_pandas(python: str) -> bool:
+    return subprocess.run([python, "-c", "import pandas"], capture_output=True, check=False).returncode == 0
+
+
+async def _preloaded(modules: tuple[str, ...], size: Size, against: Mapping[str, str]) -> list[Row]:
+    code = f"import {', '.join(modules)}\nprint('hi')"
     request = RunRequest(language=Language.PYTHON, code=code)
-    plain, warm = JailEngine(), JailEngine(preload=HEAVY)
+    plain, warm = JailEngine(), JailEngine(preload=modules)
     try:
         cases: dict[str, Case] = {
             "jar, preloaded": jailed(warm, request, b"hi\n"),
             "jar, not preloaded": jailed(plain, request, b"hi\n"),
-            **{name: bare(path, "-c", code) for name, path in pythons().items()},
+            **{name: bare(path, "-c", code) for name, path in against.items()},
         }
         times = await in_turn(cases, size.preload)
     finally:
         await warm.close()
         await plain.close()
     others = [name for name in cases if name != "jar, preloaded"]
-    rows = compared(times, [("jar, preloaded", name) for name in others])
-    return Report(tables={f"import {', '.join(HEAVY)}": rows})
+    return compared(times, [("jar, preloaded", name) for name in others])
 
 
 # soak
