@@ -213,7 +213,7 @@ async def test_an_app_that_says_nothing_is_not_waited_for() -> None:
         return
 
     with pytest.raises(RuntimeError):
-        await asyncio.wait_for(talk(app), 5)
+        await asyncio.wait_for(talk(app), 30)
 
 
 async def test_an_app_ends_when_its_reader_leaves() -> None:
@@ -234,4 +234,4 @@ async def test_an_app_ends_when_its_reader_leaves() -> None:
         aclosing(response.aiter_bytes()) as chunks,
     ):
         assert await anext(chunks) == b"x"
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), 30)

@@ -77,7 +77,7 @@ async def say(http: httpx2.AsyncClient, approval_id: str, decision: str, **more:
 
 async def when_asked(service: Service) -> str:
     """The id of what waits, as soon as something does."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             for approval in await service.lifecycle.approvals.known():
                 return approval.id

@@ -136,7 +136,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], int]:
     assert process.stdout is not None
     address = process.stdout.readline()
     if not address:
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=30)
         pytest.fail(errors)
     return process, int(address.rpartition(":")[2])
 

@@ -259,7 +259,7 @@ async def test_a_watcher_is_told_of_changes_until_the_session_ends(jailed: Servi
                         news.set()
 
         async def heard() -> None:
-            await asyncio.wait_for(news.wait(), 10)
+            await asyncio.wait_for(news.wait(), 30)
             news.clear()
 
         listening = asyncio.create_task(listen())
@@ -271,7 +271,7 @@ async def test_a_watcher_is_told_of_changes_until_the_session_ends(jailed: Servi
         await client.delete(f"{session}/files", params={"path": "old"})
         await heard()
         await client.delete(session)
-        await asyncio.wait_for(listening, 10)
+        await asyncio.wait_for(listening, 30)
     assert told == ["watching", "created", "changed", "removed", "ended"]
 
 

@@ -192,7 +192,7 @@ async def test_a_session_keeps_its_size(client: httpx2.AsyncClient, session: str
 
 async def begun(session: Session) -> None:
     """The only run in it has written something."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not session.live:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         [live] = session.live.values()

@@ -60,9 +60,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 real = pytest.mark.parametrize("engine", ["docker", "gvisor", "jail"], indirect=True)
 """Only for engines with a kernel and a Python."""
 
-SOON_S = 5.0
+SOON_S = 30.0
 """Much longer than anything takes, much shorter than the programs that have to be stopped."""
-FOREVER = "sleep 60"
+FOREVER = "sleep 600"
 
 
 @dataclass(frozen=True)
@@ -254,10 +254,10 @@ async def test_any_byte_comes_through(jar: Jar) -> None:
 
 async def test_output_is_heard_while_the_program_runs(jar: Jar) -> None:
     heard = {}
-    async for event in jar.exec(bash("echo now\nsleep 0.5\necho later")):
+    async for event in jar.exec(bash("echo now\nsleep 2\necho later")):
         if isinstance(event, Output):
             heard[event.data] = time.monotonic()
-    assert heard[b"later\n"] - heard[b"now\n"] > 0.3
+    assert heard[b"later\n"] - heard[b"now\n"] > 0.5
 
 
 @pytest.mark.essential
@@ -312,24 +312,24 @@ async def test_too_much_output_is_the_verdict_however_quickly_it_ended(make_jar:
 
 
 async def test_the_clock_stops_it_and_keeps_what_it_said(make_jar: MakeJar) -> None:
-    result = await run(await make_jar(timeout_s=0.3), f"echo before\n{FOREVER}\necho after")
+    result = await run(await make_jar(timeout_s=1), f"echo before\n{FOREVER}\necho after")
     assert result.how == (Verdict.TIMEOUT, 15)
     assert result.stdout == b"before\n"
-    assert 0.3 <= result.ended.usage.wall_s < SOON_S
+    assert 1 <= result.ended.usage.wall_s < SOON_S
 
 
 async def test_it_may_say_goodbye_at_the_deadline(make_jar: MakeJar) -> None:
     script = f"trap 'echo bye; exit 3' TERM\necho ready\n{FOREVER}\necho after"
-    result = await run(await make_jar(timeout_s=0.4), script)
+    result = await run(await make_jar(timeout_s=1.5), script)
     assert result.how == (Verdict.TIMEOUT, 3)
     assert result.stdout == b"ready\nbye\n"
 
 
 @pytest.mark.essential
 async def test_it_is_killed_when_it_ignores_the_deadline(make_jar: MakeJar) -> None:
-    result = await run(await make_jar(timeout_s=0.3, grace_s=0.4), f"trap '' TERM\n{FOREVER}")
+    result = await run(await make_jar(timeout_s=1, grace_s=0.4), f"trap '' TERM\n{FOREVER}")
     assert result.how == (Verdict.TIMEOUT, 9)
-    assert 0.7 <= result.ended.usage.wall_s < SOON_S
+    assert 1.4 <= result.ended.usage.wall_s < SOON_S
 
 
 async def test_without_grace_it_is_killed_at_once(make_jar: MakeJar) -> None:
@@ -343,37 +343,37 @@ async def test_a_program_in_time_is_left_alone(make_jar: MakeJar) -> None:
 
 
 async def test_silence_stops_it(make_jar: MakeJar) -> None:
-    result = await run(await make_jar(idle_timeout_s=0.3), f"echo once\n{FOREVER}")
+    result = await run(await make_jar(idle_timeout_s=1), f"echo once\n{FOREVER}")
     assert result.how == (Verdict.IDLE_TIMEOUT, 15)
     assert result.stdout == b"once\n"
 
 
 async def test_a_program_that_speaks_is_not_idle(make_jar: MakeJar) -> None:
-    script = "\n".join(f"echo {number}{stream}\nsleep 0.25" for number in range(3) for stream in ("", " >&2"))
-    assert (await run(await make_jar(idle_timeout_s=0.6), script)).how == (Verdict.EXITED, 0)
+    script = "\n".join(f"echo {number}{stream}\nsleep 0.5" for number in range(3) for stream in ("", " >&2"))
+    assert (await run(await make_jar(idle_timeout_s=1.5), script)).how == (Verdict.EXITED, 0)
 
 
 async def test_a_program_that_speaks_past_its_cap_is_not_idle(make_jar: MakeJar) -> None:
-    result = await run(await make_jar(stdout_kb=1, idle_timeout_s=0.5, timeout_s=1.2), "yes")
+    result = await run(await make_jar(stdout_kb=1, idle_timeout_s=1, timeout_s=2.5), "yes")
     assert result.ended.verdict is Verdict.TIMEOUT
 
 
 @pytest.mark.parametrize(
     "limits",
     [
-        pytest.param({"timeout_s": 0.8}, id="timeout"),
-        pytest.param({"idle_timeout_s": 0.6}, id="idle-timeout"),
+        pytest.param({"timeout_s": 2.0}, id="timeout"),
+        pytest.param({"idle_timeout_s": 1.5}, id="idle-timeout"),
     ],
 )
 async def test_a_slow_reader_makes_no_program_late(make_jar: MakeJar, limits: dict[str, float]) -> None:
     jar = await make_jar(**limits)
     events = jar.exec(bash("echo 1\nsleep 0.15\necho 2\nsleep 0.15\necho 3"))
     assert isinstance(await anext(events), Started)
-    await asyncio.sleep(1.2)
+    await asyncio.sleep(2.5)
     last = [event async for event in events][-1]
     assert isinstance(last, Ended)
     assert (last.verdict, last.exit_code) == (Verdict.EXITED, 0)
-    assert last.usage.wall_s < 1.1
+    assert last.usage.wall_s < 2.5
 
 
 async def test_a_reader_that_does_not_read_delays_no_deadline(make_jar: MakeJar) -> None:

@@ -88,7 +88,7 @@ async def test_background_processes_live_on(kept: KeptJar) -> None:
 
 
 async def test_a_background_process_that_keeps_the_pipe_does_not_hold_the_run(kept: KeptJar) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         told = await shell(kept, "echo now; sleep 100 &")
     assert told.out == b"now\n"
 

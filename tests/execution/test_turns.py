@@ -44,7 +44,7 @@ async def test_a_slot_that_is_left_goes_to_the_next_in_line() -> None:
         waiter = asyncio.create_task(second.__aenter__())
         await asyncio.sleep(0)
         assert not waiter.done()
-    await asyncio.wait_for(waiter, 1)
+    await asyncio.wait_for(waiter, 30)
     second.leave()
     assert (turns.running, turns.waiting) == (0, 0)
 

@@ -17,7 +17,7 @@ __all__ = ["REACHED", "ROOMY", "SMALL", "TACTICS", "Attack", "Control", "answers
 REACHED = "REACHED"
 
 SMALL = Limits(
-    timeout_s=10.0,
+    timeout_s=30.0,
     grace_s=0.2,
     memory_mb=64,
     pids=32,
@@ -33,7 +33,7 @@ SMALL = Limits(
 """Narrow, so that an attack on a limit meets it within a blink."""
 
 ROOMY = replace(
-    SMALL, memory_mb=512, pids=512, workspace_mb=128, workspace_files=65536, tmp_mb=64, timeout_s=20
+    SMALL, memory_mb=512, pids=512, workspace_mb=128, workspace_files=65536, tmp_mb=64, timeout_s=40
 )
 """No limit of these stands in the way of a program that SMALL stops."""
 

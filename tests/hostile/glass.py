@@ -44,7 +44,7 @@ from belljar.models import (
 
 T = TypeVar("T")
 
-BENIGN_S = 5.0
+BENIGN_S = 30.0
 """Far more than a benign run takes, on a machine as busy as it may be."""
 BARE_S = 20.0
 HEAD_START_S = 0.1

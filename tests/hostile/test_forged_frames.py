@@ -72,7 +72,7 @@ async def forger() -> AsyncIterator[tuple[GuestJar, asyncio.StreamWriter]]:
 
 
 async def outcome(said: bytes) -> Ended:
-    async with forger() as (jar, writer), asyncio.timeout(10):
+    async with forger() as (jar, writer), asyncio.timeout(30):
         writer.write(said)
         events: list[Event] = [event async for event in jar.exec(Command(argv=("x",)))]
     assert isinstance(events[-1], Ended)
@@ -116,7 +116,7 @@ async def test_guest_that_breaks_the_rules_is_lost(said: bytes) -> None:
 
 
 async def test_guest_that_hangs_up_is_lost() -> None:
-    async with forger() as (jar, writer), asyncio.timeout(10):
+    async with forger() as (jar, writer), asyncio.timeout(30):
         writer.write(STARTED + frame(protocol.OUT, EXEC, b"last words"))
         writer.close()
         events = [event async for event in jar.exec(Command(argv=("x",)))]
@@ -181,7 +181,7 @@ COLLECTED: list[tuple[str, Callable[[int], bytes]]] = [
 
 @pytest.mark.parametrize("said", [pytest.param(said, id=name) for name, said in COLLECTED])
 async def test_collecting_from_a_liar_is_an_error_of_ours(said: Callable[[int], bytes]) -> None:
-    async with forger() as (jar, writer), asyncio.timeout(10):
+    async with forger() as (jar, writer), asyncio.timeout(30):
         writer.write(said(EXEC))
         with pytest.raises(EngineUnavailable):
             await jar.collect(None)
@@ -190,7 +190,7 @@ async def test_collecting_from_a_liar_is_an_error_of_ours(said: Callable[[int], 
 async def test_artifact_of_a_liar_is_what_was_received() -> None:
     """Its name is shown harmless, its size counted here."""
     name = "folder/\x1b[2J\npasswd"
-    async with forger() as (jar, writer), asyncio.timeout(10):
+    async with forger() as (jar, writer), asyncio.timeout(30):
         writer.write(
             note(protocol.NOTE, EXEC, file=name, size=10**12)
             + frame(protocol.DATA, EXEC, b"12345")
@@ -206,7 +206,7 @@ async def test_artifact_of_a_liar_is_what_was_received() -> None:
 @pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../../b", "..", "a//b", "a/./b", "", "a\0b"])
 async def test_path_that_leads_outside_is_not_taken_from_a_liar(path: str) -> None:
     """Whoever lands artifacts in a folder joins these to it."""
-    async with forger() as (jar, writer), asyncio.timeout(10):
+    async with forger() as (jar, writer), asyncio.timeout(30):
         writer.write(
             note(protocol.NOTE, EXEC, file=path) + frame(protocol.EOF, EXEC, b"") + note(protocol.END, EXEC)
         )
@@ -216,7 +216,7 @@ async def test_path_that_leads_outside_is_not_taken_from_a_liar(path: str) -> No
 
 async def test_silent_guest_does_not_hold_the_collector_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "PATIENCE_S", 0.2)
-    async with forger() as (jar, _), asyncio.timeout(3):
+    async with forger() as (jar, _), asyncio.timeout(30):
         with pytest.raises(BelljarError):
             await jar.collect(None)
 
@@ -242,7 +242,7 @@ async def test_silent_guest_does_not_outlive_the_deadline(monkeypatch: pytest.Mo
         timings={},
     )
     theirs.send(STARTED)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         events = [event async for event in jar.exec(Command(argv=("x",)))]
     await jar.destroy()
     assert isinstance(events[-1], Ended)

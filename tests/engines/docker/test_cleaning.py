@@ -146,7 +146,7 @@ async def between(api: Api, tmp_path: Path) -> Between:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

@@ -220,7 +220,7 @@ def test_real_v2_sweep_kills_the_jars_of_a_dead_service(unified: Path, claimed: 
     with subprocess.Popen(["sleep", "60"]) as survivor:
         (left / "jar-old/cgroup.procs").write_text(str(survivor.pid))
         delegation._sweep(unified)
-        assert survivor.wait(timeout=5) == -9
+        assert survivor.wait(timeout=30) == -9
     assert not left.exists()
 
 
@@ -233,7 +233,7 @@ def test_real_v1_sweep_kills_the_jars_of_a_dead_service(claimed: Claim, dead_pid
     with subprocess.Popen(["sleep", "60"]) as survivor:
         (left / "jar-old/cgroup.procs").write_text(str(survivor.pid))
         delegation._sweep(base)
-        assert survivor.wait(timeout=5) == -9
+        assert survivor.wait(timeout=30) == -9
     assert not left.exists()
 
 
