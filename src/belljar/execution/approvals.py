@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -235,29 +236,30 @@ class Approvals:
 
     async def void(self, approval: Approval, reason: str) -> None:
         if approval.answer is None:
-            try:
+            with suppress(Conflict):  # somebody was faster, and it does not matter any more
                 await self._answer(approval, Answer(ApprovalState.VOID, "", reason, self._now()))
-            except Conflict:
-                pass  # somebody was faster, and it does not matter any more
 
     async def watch(self) -> None:
         """Until it is cancelled: lets those expire that nobody answered, and hears what others decided."""
         while True:
-            for waiting in list(self._waiting.values()):
+            if self._waiting:
                 try:
-                    await self._look_at(waiting)
+                    await self._review()
                 except BelljarError as error:
-                    logger.warning("%s cannot be looked at now: %s", waiting.approval.id, error)
+                    logger.warning("approvals cannot be looked at now: %s", error)
             await asyncio.sleep(REVIEW_S)
 
-    async def _look_at(self, waiting: _Waiting) -> None:
-        # A decision may have been taken through another process of the service.
-        approval = await self.get(waiting.approval.id)
-        if approval.answer is not None:
-            waiting.hear(approval.answer)
-        elif approval.expires_at <= self._now():
-            nobody = Answer(ApprovalState.EXPIRED, "", "nobody answered in time", self._now())
-            await self._answer(approval, nobody)
+    async def _review(self) -> None:
+        undecided = {approval.id for approval in await self.known()}
+        for id, waiting in list(self._waiting.items()):
+            # It may have been decided through another process of the service.
+            answer = None if id in undecided else (await self.get(id)).answer
+            if answer is not None:
+                waiting.hear(answer)
+            elif waiting.approval.expires_at <= self._now():
+                nobody = Answer(ApprovalState.EXPIRED, "", "nobody answered in time", self._now())
+                with suppress(Conflict):  # somebody did, just now
+                    await self._answer(waiting.approval, nobody)
 
     async def _answer(self, approval: Approval, answer: Answer) -> Approval:
         decided = replace(approval, answer=answer)

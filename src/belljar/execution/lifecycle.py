@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from belljar.audit.records import AuditStore, ExecRecord, Status
 from belljar.audit.trail import Trail
@@ -27,26 +27,25 @@ from belljar.errors import (
     ApprovalDenied,
     BadRequest,
     BelljarError,
-    Conflict,
     EngineUnavailable,
     NotFound,
-    QueueFull,
     Refused,
     ShuttingDown,
     StoreUnavailable,
 )
 from belljar.execution import recording, runs
-from belljar.execution.approvals import Approval, Approvals, ApprovalState, digest_of
+from belljar.execution.approvals import Approvals, digest_of
 from belljar.execution.events import RunEvent
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.pending import Pending
 from belljar.execution.requests import SCRIPTS, plan, risk_of, tier_to_approve
 from belljar.execution.retention import sweep
 from belljar.execution.submissions import Submission
-from belljar.execution.turns import Place, Turns
+from belljar.execution.turns import Turns
+from belljar.execution.waiting import WaitingRoom
 from belljar.execution.workspace import Workspace, check_project_id
 from belljar.metrics import Metrics
-from belljar.models import Contacted, Language, RiskTier, RunRequest, RunResult, Verdict
+from belljar.models import Contacted, Language, RunRequest, RunResult, Verdict
 from belljar.policy.decisions import Decision, PolicySet, decide
 from belljar.policy.layers import Layer
 from belljar.policy.patterns import allows_work
@@ -95,7 +94,7 @@ class Lifecycle:
         self.approvals = approvals
         self.pending = pending
         self._refresh = refresh
-        """A submission as its skill would make it now."""
+        self._waiting = WaitingRoom(store, approvals, pending, turns, refresh, self._admit)
         self._trail = trail
         self._accept_weaker_limits = accept_weaker_limits
         self.epoch = epoch
@@ -153,16 +152,35 @@ class Lifecycle:
         live.cancel()
 
     async def recover(self, is_alive: Callable[[str], bool]) -> int:
-        """At the start: runs that a process which is gone had taken and not finished are lost. How many."""
-        lost = [record for record in await self.store.unfinished() if not is_alive(record.epoch)]
+        """At the start: runs that a process which is gone had taken and not finished are lost. How many.
+
+        Those that wait for a person go on waiting.
+        """
+        left = [record for record in await self.store.unfinished() if not is_alive(record.epoch)]
+        lost = [record for record in left if not await self._goes_on_waiting(record)]
         why = EngineUnavailable("the service ended while the run was in flight")
         for record in lost:
-            if record.status is Status.PENDING and await self._go_on_waiting(record):
-                continue
             # First: as long as the row is not final, the next start would try again.
             await asyncio.to_thread(self.workspace.remove, record.project_id, record.exec_id)
             self._tell(await self.store.finish(recording.ended(record, Verdict.LOST, self._now(), why)))
+        await self._waiting.tidy()
         return len(lost)
+
+    async def _goes_on_waiting(self, record: ExecRecord) -> bool:
+        if record.status is not Status.PENDING:
+            return False
+        submission = await asyncio.to_thread(self.pending.load, record.exec_id)
+        if submission is None or submission.in_session:  # no session outlives the service
+            return False
+        try:
+            grant = self.decide_for(self._refresh(submission)).grant
+        except BelljarError:
+            return False
+        live = LiveRun(record, submission, grant, self.engine)
+        if not await self._waiting.enter_again(live):
+            return False
+        self._begin(live, _already())
+        return True
 
     async def forget_old(self, keep_days: float, keep_gb: float) -> None:
         """Every hour, from the start on: what runs left goes by age and size. Until it is cancelled."""
@@ -213,6 +231,7 @@ class Lifecycle:
         if self._closing:
             raise ShuttingDown("the service is about to end; nothing new is taken")
         check_project_id(submission.project_id)
+        submission = replace(submission, in_session=engine is not self.engine)
         record = recording.asked(
             submission,
             exec_id=f"ex-{secrets.token_hex(16)}",
@@ -242,10 +261,8 @@ class Lifecycle:
         else:
             self.approvals.check_room(record.project_id)
             live.record = replace(record, status=Status.PENDING)
-            accepting = self._accept_pending(live, tier, recording.shown(submission, decision, risk))
-        # Known before it is accepted: whoever sees the row can listen to the run and cancel it.
-        self._live[record.exec_id] = live
-        live.task = asyncio.create_task(self._live_through(live, accepting), name=record.exec_id)
+            accepting = self._waiting.enter(live, tier, recording.shown(submission, decision, risk))
+        self._begin(live, accepting)
         accepted = await live.accepted()
         return live if accepted.exec_id == record.exec_id else self._known(accepted)
 
@@ -302,12 +319,16 @@ class Lifecycle:
 
     # A run
 
+    def _begin(self, live: LiveRun, accepting: Awaitable[bool]) -> None:
+        # Known before it is accepted: whoever sees the row can listen to the run and cancel it.
+        self._live[live.record.exec_id] = live
+        live.task = asyncio.create_task(self._live_through(live, accepting), name=live.record.exec_id)
+
     async def _live_through(self, live: LiveRun, accepting: Awaitable[bool]) -> None:
         """The run's own task. Once it is accepted it ends in exactly one outcome, whatever happens."""
         try:
             if await accepting:
-                stopped = await self._await_approval(live) if live.approval else None
-                await self._settle(live, *(stopped or await self._to_its_end(live)))
+                await self._settle(live, *await self._to_its_end(live))
         finally:
             error = ShuttingDown("the service ended before this could be written down")
             live.decline(error)
@@ -327,104 +348,25 @@ class Lifecycle:
         live.accept(accepted)
         return accepted.exec_id == live.record.exec_id
 
-    # Waiting for a person
-
-    async def _accept_pending(self, live: LiveRun, tier: RiskTier, shown: Mapping[str, Any]) -> bool:
-        """The bytes first, then the row, then the question: what a person sees can always be run."""
-        try:
-            await asyncio.to_thread(self.pending.save, live.record.exec_id, live.submission)
-            accepted = await self.store.accept(live.record)
-            if accepted.exec_id == live.record.exec_id:
-                digest = digest_of(live.submission, live.grant)
-                live.approval = await self.approvals.ask(live.record, digest, tier, shown)
-                live.log.add("pending_approval", exec_id=accepted.exec_id, **_asked(live.approval))
-        except Exception as error:
-            live.decline(error)
-            return False
-        live.accept(accepted)
-        return live.approval is not None
-
-    async def _await_approval(self, live: LiveRun) -> tuple[ExecRecord, None] | None:
-        """None when it may run now; otherwise what is to be written down."""
-        assert live.approval is not None
-        # It may take days: meanwhile the bytes lie on disk only.
-        live.submission = replace(live.submission, request=RunRequest())
-        live.waiting = asyncio.ensure_future(self.approvals.answered(live.approval))
-        try:
-            approval = live.approval = await live.waiting
-        except asyncio.CancelledError:
-            if not live.cancelled:
-                raise  # the service ends; whoever starts next goes on waiting
-            await self.approvals.void(live.approval, "the run was cancelled")
-            return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
-        finally:
-            live.waiting = None
-        live.record = replace(live.record, approval=approval.facts)
-        live.log.add(approval.state, **approval.facts)
-        try:
-            if approval.state is not ApprovalState.APPROVED:
-                said = approval.answer.reason if approval.answer else ""
-                raise ApprovalDenied(f"the approval is {approval.state}: {said or 'no reason was given'}")
-            await self._check_unchanged(live, approval)
-            live.place = await self._place(live)
-            await self.store.release(live.record)
-        except Refused as error:
-            self.metrics.violation(live.record.tool, error.code)
-            return recording.refused(live.record, error, self._now()), None
-        finally:
-            await asyncio.to_thread(self.pending.remove, live.record.exec_id)
-        live.record = replace(live.record, status=Status.QUEUED)
-        return None
-
-    async def _check_unchanged(self, live: LiveRun, approval: Approval) -> None:
-        """What would run now is what was shown then, to the byte; else the yes was to something else."""
-        same = False
-        waited = await asyncio.to_thread(self.pending.load, live.record.exec_id)
-        if waited is not None:
-            with suppress(BadRequest, Refused, NotFound, Conflict):
-                decision, live.submission = await self._admit(self._refresh(waited), live.engine)
-                same = digest_of(live.submission, decision.grant) == approval.digest
-        if not same:
-            message = "code, files, limits or policy are not what was approved any more; ask again"
-            raise ApprovalDenied(message)
-
-    async def _place(self, live: LiveRun) -> Place:
-        """It was taken long ago: a queue that is full now only makes it wait longer."""
-        while True:
-            try:
-                return self.turns.take_place(live.record.project_id)
-            except QueueFull as full:
-                await asyncio.sleep(full.retry_after_s)
-
-    async def _go_on_waiting(self, record: ExecRecord) -> bool:
-        """After a restart: whether a run that waits for a person can wait on."""
-        submission = await asyncio.to_thread(self.pending.load, record.exec_id)
-        approval = await self.approvals.resume(record.exec_id)
-        if submission is None or approval is None or submission.session_id is not None:
-            return False
-        try:
-            grant = self.decide_for(self._refresh(submission)).grant
-        except BelljarError:
-            return False
-        live = LiveRun(record, submission, grant, self.engine)
-        live.approval = approval
-        live.log.add("pending_approval", exec_id=record.exec_id, **_asked(approval))
-        self._live[record.exec_id] = live
-        live.task = asyncio.create_task(self._live_through(live, _already(live)), name=record.exec_id)
-        return True
-
     # Running
 
     async def _to_its_end(self, live: LiveRun) -> tuple[ExecRecord, RunResult | None]:
-        assert live.place is not None
         try:
+            if live.record.status is Status.PENDING:
+                await self._waiting.leave(live)
+            assert live.place is not None
             async with live.place:
                 if live.cancelled:
                     return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
                 result = await self._run(live)
                 return await asyncio.to_thread(self._write_down, live, result), result
         except asyncio.CancelledError:
+            if live.record.status is Status.PENDING and not live.cancelled:
+                raise  # the service ends; whoever starts next goes on waiting
             return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
+        except ApprovalDenied as error:
+            self.metrics.violation(live.record.tool, error.code)
+            return recording.refused(live.record, error, self._now()), None
         except BelljarError as error:
             return recording.ended(live.record, Verdict.LOST, self._now(), error), None
         except Exception:
@@ -495,6 +437,8 @@ class Lifecycle:
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_RETRY_S)
+        if live.approval is not None:
+            await self._waiting.forget(record.exec_id)
         self._tell(record)
         live.finish(Outcome(record, result))
 
@@ -503,13 +447,7 @@ class Lifecycle:
         self.metrics.finished(record)
 
 
-def _asked(approval: Approval) -> dict[str, Any]:
-    expires_at = approval.expires_at.isoformat()
-    return {"approval_id": approval.id, "tier": approval.tier, "expires_at": expires_at}
-
-
-async def _already(live: LiveRun) -> bool:
-    live.accept(live.record)
+async def _already() -> bool:
     return True
 
 

@@ -34,7 +34,7 @@ class Pending:
             StoreUnavailable: the disk does not take it.
         """
         text = json.dumps(_plain(submission))
-        half = self._folder / f".{exec_id}"
+        half = self._half(exec_id)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -55,10 +55,21 @@ class Pending:
             return None
 
     def remove(self, exec_id: str) -> None:
-        self._path(exec_id).unlink(missing_ok=True)
+        for path in (self._path(exec_id), self._half(exec_id)):
+            path.unlink(missing_ok=True)
+
+    def known(self) -> list[str]:
+        """Ids of what is kept, or was about to be when the service was killed."""
+        try:
+            return [path.stem.removeprefix(".") for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return []
 
     def _path(self, exec_id: str) -> Path:
         return self._folder / f"{exec_id}.json"
+
+    def _half(self, exec_id: str) -> Path:
+        return self._folder / f".{exec_id}.json"
 
 
 def _plain(submission: Submission) -> dict[str, Any]:

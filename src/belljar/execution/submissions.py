@@ -33,6 +33,8 @@ class Submission:
     task_id: str | None = None
     conversation_id: str | None = None
     session_id: str | None = None
+    in_session: bool = False
+    """It runs in the jar of that session. Otherwise a session id is a caller's own word."""
     agent_id: str | None = None
     org_id: str | None = None
 

@@ -1,0 +1,182 @@
+"""Runs that wait for a person: kept on disk, asked about, and let go once the answer is there.
+
+    bytes ─► row ─► question ─► answer ─► still the same? ─► place in the queue ─► row
+                        └─ a restart goes on here
+
+Each step is durable before the next, so a service that is killed in between finds all it needs to go on. The
+bytes go last, when the run has its end or its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from belljar.audit.records import AuditStore, Status
+from belljar.engines.base import Engine
+from belljar.errors import (
+    ApprovalDenied,
+    BadRequest,
+    Conflict,
+    NotFound,
+    QueueFull,
+    Refused,
+    StoreUnavailable,
+)
+from belljar.execution.approvals import Approval, Approvals, ApprovalState, digest_of
+from belljar.execution.live import LiveRun
+from belljar.execution.pending import Pending
+from belljar.execution.submissions import Submission
+from belljar.execution.turns import Place, Turns
+from belljar.models import RiskTier, RunRequest
+from belljar.policy.decisions import Decision
+
+__all__ = ["WaitingRoom"]
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Before the store is tried again with a run that was let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRoom:
+    store: AuditStore
+    approvals: Approvals
+    pending: Pending
+    turns: Turns
+    refresh: Callable[[Submission], Submission]
+    """A submission as its skill would make it now."""
+    admit: Callable[[Submission, Engine], Awaitable[tuple[Decision, Submission]]]
+
+    async def enter(self, live: LiveRun, tier: RiskTier, shown: Mapping[str, Any]) -> bool:
+        """Whether there is a run now. What a person sees can always be run: its bytes come first."""
+        exec_id = live.record.exec_id
+        try:
+            await asyncio.to_thread(self.pending.save, exec_id, live.submission)
+            accepted = await self.store.accept(live.record)
+        except Exception as error:
+            await self.forget(exec_id)
+            live.decline(error)
+            return False
+        if accepted.exec_id != exec_id:
+            await self.forget(exec_id)
+            live.accept(accepted)
+            return False
+        try:
+            live.approval = await self.approvals.ask(
+                live.record, digest_of(live.submission, live.grant), tier, shown
+            )
+            _tell(live, live.approval)
+        except StoreUnavailable as error:
+            logger.warning("%s: nobody could be asked: %s", exec_id, error)  # `leave` says so again
+            await self.forget(exec_id)
+        live.accept(accepted)
+        return True
+
+    async def enter_again(self, live: LiveRun) -> bool:
+        """After a restart: whether it can go on waiting."""
+        live.approval = await self.approvals.resume(live.record.exec_id)
+        if live.approval is None:
+            return False
+        _tell(live, live.approval)
+        live.accept(live.record)
+        return True
+
+    async def leave(self, live: LiveRun) -> None:
+        """When a person has said yes, it is still what was shown, and it has a place in the queue.
+
+        Raises:
+            ApprovalDenied: a person said no, nobody answered, or it is something else now.
+            BelljarError: it cannot be run.
+        """
+        # It may take days: meanwhile the bytes lie on disk only.
+        live.submission = replace(live.submission, request=RunRequest())
+        try:
+            await self._check_unchanged(live, await self._yes(live))
+            live.place = await self._place(live)
+            await self._release(live)
+        except asyncio.CancelledError:
+            if live.cancelled and live.approval is not None:
+                with suppress(StoreUnavailable):  # the next start voids what is asked of runs that are over
+                    await self.approvals.void(live.approval, "the run was cancelled")
+            raise
+
+    async def forget(self, exec_id: str) -> None:
+        await asyncio.to_thread(self.pending.remove, exec_id)
+
+    async def tidy(self) -> None:
+        """At the start: what is left of waits whose runs are over."""
+        for exec_id in await asyncio.to_thread(self.pending.known):
+            if not await self._waits(exec_id):
+                await self.forget(exec_id)
+        for approval in await self.approvals.known():
+            if not await self._waits(approval.exec_id):
+                await self.approvals.void(approval, "the run is over")
+
+    async def _waits(self, exec_id: str) -> bool:
+        record = await self.store.get(exec_id)
+        return record is not None and record.status is Status.PENDING
+
+    async def _yes(self, live: LiveRun) -> Approval:
+        if live.approval is None:
+            raise StoreUnavailable("nobody could be asked: the records could not be written")
+        live.waiting = asyncio.ensure_future(self.approvals.answered(live.approval))
+        try:
+            approval = live.approval = await live.waiting
+        finally:
+            live.waiting = None
+        live.record = replace(live.record, approval=approval.facts)
+        live.log.add(approval.state, **approval.facts)
+        if approval.state is not ApprovalState.APPROVED:
+            said = approval.answer.reason if approval.answer else ""
+            raise ApprovalDenied(f"the approval is {approval.state}: {said or 'no reason was given'}")
+        return approval
+
+    async def _check_unchanged(self, live: LiveRun, approval: Approval) -> None:
+        """What would run now is what was shown then, to the byte; else the yes was to something else."""
+        same = False
+        waited = await asyncio.to_thread(self.pending.load, live.record.exec_id)
+        if waited is not None:
+            with suppress(BadRequest, Refused, NotFound, Conflict):
+                decision, live.submission = await self.admit(self.refresh(waited), live.engine)
+                same = digest_of(live.submission, decision.grant) == approval.digest
+        if not same:
+            message = "code, files, limits or policy are not what was approved any more; ask again"
+            raise ApprovalDenied(message)
+
+    async def _place(self, live: LiveRun) -> Place:
+        """It was taken long ago: a queue that is full now only makes it wait longer."""
+        while True:
+            if live.cancelled:
+                raise asyncio.CancelledError
+            try:
+                return self.turns.take_place(live.record.project_id)
+            except QueueFull as full:
+                await asyncio.sleep(full.retry_after_s)
+
+    async def _release(self, live: LiveRun) -> None:
+        while True:
+            try:
+                await self.store.release(live.record)
+                break
+            except StoreUnavailable as error:
+                logger.warning("%s: %s", live.record.exec_id, error)
+                await asyncio.sleep(RETRY_S)
+                if live.cancelled:
+                    raise asyncio.CancelledError from error
+        live.record = replace(live.record, status=Status.QUEUED)
+
+
+def _tell(live: LiveRun, approval: Approval) -> None:
+    live.log.add(
+        "pending_approval",
+        exec_id=live.record.exec_id,
+        approval_id=approval.id,
+        tier=approval.tier,
+        expires_at=approval.expires_at.isoformat(),
+    )
