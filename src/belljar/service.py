@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ from belljar.execution.workspace import Workspace
 from belljar.flows.skills import Skills
 from belljar.metrics import Metrics
 from belljar.models import Language
-from belljar.processes import start_time
+from belljar.processes import Presence
 from belljar.tokens import Tokens
 from belljar.wiring import accepts_weaker_limits, check_enabled, engine_for, policies_of
 
@@ -56,6 +54,8 @@ class Service:
         _make(config.data_dir)
         skills = Skills(config.skills_dir)
         async with AsyncExitStack() as stack:
+            presence = Presence(config.data_dir / "alive")
+            stack.callback(presence.close)
             signer = Signer.load_or_create(config.data_dir / "signing.key")
             store = await open_store(config, signer)
             stack.push_async_callback(store.close)
@@ -66,7 +66,6 @@ class Service:
                 max_idle=config.pool_max_idle,
             )
             stack.push_async_callback(engine.close)
-            epoch = _epoch(os.getpid())
             policies = policies_of(config)
             approvals = Approvals(store, expires_s=config.approval_expires_s, approvers=policies.approvers)
             lifecycle = Lifecycle(
@@ -81,17 +80,18 @@ class Service:
                 pending=Pending(config.data_dir / "pending"),
                 refresh=skills.refresh,
                 accept_weaker_limits=accepts_weaker_limits(config, person=person),
-                epoch=epoch,
+                epoch=presence.epoch,
             )
             rules = SessionRules(
                 idle_s=config.session_idle_s,
                 max_age_s=config.session_max_age_s,
                 per_project=config.session_per_project,
             )
-            sessions = Sessions(lifecycle, engine, store, rules, epoch=epoch)
+            sessions = Sessions(lifecycle, engine, store, rules, epoch=presence.epoch)
             sampler = Sampler(lifecycle, sessions, metrics)
-            await lifecycle.recover(_is_alive)
-            await sessions.recover(_is_alive)
+            await lifecycle.recover(presence.is_alive)
+            await sessions.recover(presence.is_alive)
+            presence.tidy()
             stack.push_async_callback(sessions.close)
             stack.push_async_callback(lifecycle.close, SHUTDOWN_GRACE_S)
             for work in (
@@ -149,16 +149,3 @@ async def open_store(config: Config, signer: Signer | None) -> LedgerStore:
     if signer is None and not path.is_file():  # opening it would make one
         raise BadRequest(f"there are no records at {path}; has a run taken place?", field="data_dir")
     return await SqliteStore.open(path, signer)
-
-
-def _epoch(pid: int) -> str:
-    """Names one process for good, among those of all machines."""
-    return f"{platform.node()}/{pid}/{start_time(pid)}"
-
-
-def _is_alive(epoch: str) -> bool:
-    """A process of another machine counts as alive: only that machine can tell."""
-    host, _, rest = epoch.rpartition("/")[0].rpartition("/")
-    if host != platform.node():
-        return True
-    return _epoch(int(rest)) == epoch

@@ -26,6 +26,7 @@ from belljar.engines.docker.engine import DockerEngine
 from belljar.engines.fake import FakeEngine
 from belljar.engines.jail.engine import JailEngine
 from belljar.models import Grant, Limits, OnOutputLimit
+from belljar.processes import epoch
 
 if TYPE_CHECKING:
     from belljar.engines.base import Engine, Jar
@@ -134,7 +135,7 @@ def containers() -> list[str]:
     sock = socket.socket(socket.AF_UNIX)
     connection = http.client.HTTPConnection("localhost")
     connection.sock = sock
-    wanted = quote(json.dumps({"label": [f"{labels.EPOCH}={labels.epoch()}"]}))
+    wanted = quote(json.dumps({"label": [f"{labels.EPOCH}={epoch()}"]}))
     try:
         sock.connect("/var/run/docker.sock")
         connection.request("GET", f"/containers/json?all=1&filters={wanted}")

@@ -118,7 +118,7 @@ async def test_the_end_comes_although_the_store_is_down_and_the_next_start_calls
             await service.lifecycle.close(0)
         assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], Exception)
         assert not service.lifecycle.live_ids
-    monkeypatch.setattr("belljar.service._is_alive", lambda epoch: False)
+    monkeypatch.setattr("belljar.processes.Presence.is_alive", lambda self, epoch: False)
     async with opened(tmp_path) as service:
         record = await only_record(service)
         assert (record.status, record.verdict) == (Status.FINISHED, Verdict.LOST)

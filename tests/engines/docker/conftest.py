@@ -14,6 +14,7 @@ from belljar.engines.docker import labels
 from belljar.engines.docker.api import Api
 from belljar.engines.docker.engine import DockerEngine
 from belljar.errors import EngineUnavailable
+from belljar.processes import epoch
 
 WITHOUT_PYTHON = "belljar/base"
 
@@ -32,7 +33,7 @@ async def api() -> AsyncIterator[Api]:
 
 async def ours(api: Api) -> list[str]:
     """Names of the containers and volumes that this process has."""
-    wanted = json.dumps({"label": [f"{labels.EPOCH}={labels.epoch()}"]})
+    wanted = json.dumps({"label": [f"{labels.EPOCH}={epoch()}"]})
     containers = await api.ask("GET", "containers/json", all=1, filters=wanted)
     volumes = (await api.ask("GET", "volumes", filters=wanted))["Volumes"] or []
     return [*(found["Names"][0] for found in containers), *(found["Name"] for found in volumes)]

@@ -19,6 +19,7 @@ from belljar.engines.docker.api import Api
 from belljar.engines.docker.engine import DockerEngine
 from belljar.errors import EngineUnavailable
 from belljar.models import Ended, Grant, Started, Verdict
+from belljar.processes import epoch
 
 VICTIM = """
 import asyncio, sys
@@ -48,19 +49,19 @@ def killed(api: Api) -> str:
     with victim.stdout:
         for _ in range(3):  # ready, and both programs have started
             assert victim.stdout.readline()
-    epoch = labels.epoch().replace(f"/{os.getpid()}/", f"/{victim.pid}/").rpartition("/")[0]
+    name = epoch(victim.pid)
     victim.kill()
     victim.wait()
-    return epoch
+    return name
 
 
-async def left_of(api: Api, epoch: str) -> list[str]:
+async def left_of(api: Api, name: str) -> list[str]:
     containers = await api.ask("GET", "containers/json", all=1)
     volumes = (await api.ask("GET", "volumes"))["Volumes"] or []
     return [
         str(found.get("Name") or found["Names"][0])
         for found in (*containers, *volumes)
-        if (found["Labels"] or {}).get(labels.EPOCH, "").startswith(f"{epoch}/")
+        if (found["Labels"] or {}).get(labels.EPOCH) == name
     ]
 
 

@@ -33,6 +33,7 @@ from belljar.errors import BelljarError, EngineUnavailable, GrantNotEnforceable
 from belljar.guest import bundle
 from belljar.guest.protocol import ProtocolError
 from belljar.models import Grant, InputFile, Language, Limits
+from belljar.processes import epoch
 
 logger = logging.getLogger(__name__)
 
@@ -334,7 +335,7 @@ class DockerEngine:
                 await take_away()
 
     def _labels(self, jar: str) -> dict[str, str]:
-        return {labels.EPOCH: labels.epoch(), labels.ENGINE: self._token, labels.JAR: jar}
+        return {labels.EPOCH: epoch(), labels.ENGINE: self._token, labels.JAR: jar}
 
     # The connection
 

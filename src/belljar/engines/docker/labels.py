@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 
 from belljar.engines.docker.api import Api, Failed
-from belljar.processes import start_time
+from belljar.processes import is_alive
 
 EPOCH = "belljar.epoch"
 ENGINE = "belljar.engine"
 JAR = "belljar.jar"
-
-
-def epoch() -> str:
-    """Names this process for good."""
-    pid = os.getpid()
-    return f"{platform.node()}/{pid}/{start_time(pid)}"
-
-
-def is_alive(epoch: str) -> bool:
-    """A process of another machine, or in another container, counts as alive: only there one can tell."""
-    node, _, process = epoch.rpartition("/")[0].rpartition("/")
-    if node != platform.node() or not process.isdecimal():
-        return True
-    return epoch == f"{node}/{process}/{start_time(int(process))}"
 
 
 async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = frozenset()) -> list[str]:
