@@ -1092,7 +1092,7 @@ SAME = {
     "help": "help(len)",
     "import-main": "import __main__; print(__main__.__file__)",
     "comm": "print(open('/proc/self/comm').read())",
-    "proc": "import os; print(sorted(p for p in os.listdir('/proc') if p.isdigit()))",
+    "proc": "import os; print(sum(p.isdigit() for p in os.listdir('/proc')))",
     "children": "import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '60'])\nprint('over')",
     "time-zone": "import time; print(time.tzname, time.strftime('%H %Z', time.localtime(0)))",
     "locale": "import locale; print(locale.setlocale(locale.LC_ALL, ''), locale.localeconv())",
