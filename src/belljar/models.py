@@ -52,6 +52,19 @@ class Language(StrEnum):
     JAVASCRIPT = "javascript"
     TYPESCRIPT = "typescript"
 
+    @classmethod
+    def of_file(cls, path: str) -> Language | None:
+        """By the end of its name."""
+        return _SUFFIXES.get(path.rpartition(".")[2].lower())
+
+
+_SUFFIXES = {
+    "py": Language.PYTHON,
+    **dict.fromkeys(("bash", "sh"), Language.BASH),
+    **dict.fromkeys(("cjs", "js", "mjs"), Language.JAVASCRIPT),
+    **dict.fromkeys(("cts", "mts", "ts"), Language.TYPESCRIPT),
+}
+
 
 class RiskTier(StrEnum):
     """How much a person should care. Ordered; advice, never a guard."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -39,11 +40,13 @@ class Presence:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True, mode=0o700)
         self._folder = folder
         self.epoch = epoch()
-        self._fd = os.open(self._path(self.epoch), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        self._fd = -1
+        with suppress(OSError):  # a disk that takes nothing now: then pids have to do
+            folder.mkdir(exist_ok=True, mode=0o700)
+            self._fd = os.open(self._path(self.epoch), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
 
     def is_alive(self, name: str) -> bool:
         try:
@@ -61,13 +64,16 @@ class Presence:
 
     def tidy(self) -> None:
         """When all that the dead have left is settled."""
-        for path in self._folder.iterdir():
-            if not self.is_alive(unquote(path.name)):
-                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for path in self._folder.iterdir():
+                if not self.is_alive(unquote(path.name)):
+                    path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        self._path(self.epoch).unlink(missing_ok=True)
-        os.close(self._fd)
+        if self._fd >= 0:
+            with suppress(OSError):
+                self._path(self.epoch).unlink(missing_ok=True)
+            os.close(self._fd)
 
     def _path(self, name: str) -> Path:
         return self._folder / quote(name, safe="")

@@ -153,7 +153,7 @@ def test_a_prefix_outside_the_allowed_ones_is_refused(prefix: str) -> None:
 KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
-from belljar.flows import project
+from belljar.flows import landing, project
 calls = 0
 def killing(function, at):
     def called(*args, **kwargs):
@@ -168,8 +168,8 @@ with project.Project(folder) as opened:
     run = opened.start("run-1")
     # Every step of a landing that changes the disk.
     os.rename, os.mkdir = killing(os.rename, at), killing(os.mkdir, at)
-    project.tree.write_file = killing(project.tree.write_file, at)
-    project._append = killing(project._append, at)
+    landing.tree.write_file = killing(landing.tree.write_file, at)
+    landing.append = killing(landing.append, at)
     run.land([(f"f{n}", b"x" * 100) for n in range(5)], lambda landed: {}, prefix=prefix)
 print(calls)
 """

@@ -301,7 +301,7 @@ def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
 def _start_bare(attack: Attack, folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
     script = folder / SCRIPTS[attack.language]
     script.write_text(textwrap.dedent(attack.code))
-    bounds = ("prlimit", f"--core={64 << 20}", "--cpu=10", f"--fsize={256 << 20}", "--nofile=4096")
+    bounds = ("prlimit", f"--core={64 << 20}", "--cpu=10", f"--fsize={256 << 20}", "--nofile=4096", "--nproc=2048")
     space = _AS_ROOT if attack.control is Control.ROOT else ()
     process: subprocess.Popen[bytes] = subprocess.Popen(
         [*bounds, *space, _INTERPRETERS[attack.language], str(script)],

@@ -28,6 +28,7 @@ def pack(
     env: list[str] | None,
     stdin: str | None,
     start: str,
+    packages: list[str] | None = None,
 ) -> RunRequest:
     """
     Raises:
@@ -47,6 +48,7 @@ def pack(
         args=tuple(arguments or ()),
         files=files,
         env=environment(env or []),
+        packages=tuple(packages or ()),
         stdin=_stdin(stdin, limits),
     )
 
@@ -95,12 +97,10 @@ def _exists(folder: int, path: str) -> bool:
 
 
 def _language(name: str | None, file: str | None) -> Language:
-    from belljar.flows.project import LANGUAGES
     from belljar.models import Language
 
     if name is None:
-        suffix = Path(file).suffix if file else ""
-        return LANGUAGES.get(suffix, Language.PYTHON)
+        return Language.of_file(file or "") or Language.PYTHON
     if name not in {*Language, "shell"}:
         raise UnsupportedLanguage(
             f"unknown language {name!r}; there are {', '.join(Language)}", field="language"

@@ -43,7 +43,6 @@ def judge(
     from belljar.cli import remote
     from belljar.cli.graph import connected
     from belljar.config import load_here
-    from belljar.flows.project import LANGUAGES
     from belljar.flows.testdriven import Suite, SuiteKind, by, run_tests
     from belljar.models import Language
 
@@ -60,7 +59,7 @@ def judge(
                 by(client),
                 text,
                 found,
-                language=language or LANGUAGES.get(code.suffix, Language.PYTHON),
+                language=language or Language.of_file(code.name) or Language.PYTHON,
                 module=code.stem,
                 timeout_s=timeout,
                 total_s=total,

@@ -55,12 +55,6 @@ _INTERPRETED = {
     "nodejs": Language.JAVASCRIPT,
     **dict.fromkeys(("bash", "dash", "ksh", "sh", "zsh"), Language.BASH),
 }
-_SUFFIXES = {
-    "py": Language.PYTHON,
-    **dict.fromkeys(("bash", "sh"), Language.BASH),
-    **dict.fromkeys(("cjs", "js", "mjs"), Language.JAVASCRIPT),
-    **dict.fromkeys(("cts", "mts", "ts"), Language.TYPESCRIPT),
-}
 
 
 def plan(
@@ -140,7 +134,7 @@ def _language_of(file: InputFile) -> Language | None:
     if file.content.startswith(b"#!"):
         words = re.findall(r"[a-z]+", file.content[:200].split(b"\n")[0].decode("ascii", "replace"))
         return next((_INTERPRETED[word] for word in words if word in _INTERPRETED), Language.BASH)
-    return _SUFFIXES.get(file.path.rpartition(".")[2].lower())
+    return Language.of_file(file.path)
 
 
 def check_environment(env: Mapping[str, str], grant: Grant) -> None:

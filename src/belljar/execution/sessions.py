@@ -179,7 +179,8 @@ class Sessions:
         self._epoch = epoch
         self._now = now
         self._open: dict[str, Session] = {}
-        self._starting: dict[str, int] = {}
+        self._starting: list[str] = []
+        """Projects, once for each session that is being made."""
         self.snapshots = Snapshots(lifecycle.workspace)
 
     async def start(
@@ -245,7 +246,7 @@ class Sessions:
             await self._give_up(matter, error)
             raise
         finally:
-            self._starting[project_id] -= 1
+            self._starting.remove(project_id)
         return session
 
     async def _give_up(self, matter: Matter, error: BaseException) -> None:
@@ -259,15 +260,15 @@ class Sessions:
             await self._store.move_matter(failed, State.READY)
 
     def _take_room(self, project_id: str) -> None:
-        starting = self._starting.get(project_id, 0)
-        have = sum(one.project_id == project_id for one in self._open.values()) + starting
+        have = [one.project_id for one in self._open.values()].count(project_id)
+        have += self._starting.count(project_id)
         if have >= self._rules.per_project:
             raise LimitExceeded(
                 f"project {project_id} has {have} sessions; close one, or ask for more "
                 "(sandbox.session.per_project)",
                 field="project_id",
             )
-        self._starting[project_id] = starting + 1
+        self._starting.append(project_id)
 
     async def _keep(self, grant: Grant, files: tuple[InputFile, ...]) -> KeptJar:
         jar = await self._engine.create(grant)

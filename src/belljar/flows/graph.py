@@ -59,6 +59,7 @@ _FIELDS: Mapping[Kind, Mapping[str, Any]] = {
         "allowed_prefixes": _TEXTS,
         "timeout_s": float,
         "overwrite": bool,
+        "packages": _TEXTS,
         "args": _LIST,
         "env": _TABLE,
         "stdin": _ANY,

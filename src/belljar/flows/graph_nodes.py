@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from belljar import paths
@@ -15,7 +14,7 @@ from belljar.client.wire import RunOptions
 from belljar.errors import BadRequest, BelljarError, LimitExceeded, PathNotAllowed
 from belljar.flows.agents import Agent
 from belljar.flows.graph import Kind, Node
-from belljar.flows.project import LANGUAGES, MAX_CODE_BYTES, Landed, Project, ProjectRun, prefix_for
+from belljar.flows.project import MAX_CODE_BYTES, Landed, Project, ProjectRun, prefix_for
 from belljar.flows.templates import filled
 from belljar.models import Language, Limits, SkipReason, canonical_json
 from belljar.wording import nearest, quoted
@@ -176,7 +175,7 @@ class Workshop:
             code = content.decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"{path} is not UTF-8 text (byte {error.start})", field="code_file") from error
-        return code, language or LANGUAGES.get(PurePosixPath(path).suffix, Language.PYTHON)
+        return code, language or Language.of_file(path) or Language.PYTHON
 
     def _options(self, step: Step) -> RunOptions:
         names = step.texts("input_files") or []
@@ -192,6 +191,9 @@ class Workshop:
         }
         if "timeout_s" in step.node.fields:
             options["timeout_s"] = step.field("timeout_s")
+        packages = step.texts("packages")
+        if packages is not None:
+            options["packages"] = packages
         outputs = step.texts("output_files")
         if outputs is not None:
             options["output_files"] = outputs

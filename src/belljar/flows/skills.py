@@ -74,6 +74,8 @@ class Skill:
     inputs: Schema
     outputs: Schema
     entrypoint: tuple[str, ...]
+    packages: tuple[str, ...]
+    """Installed for it, where policy allows it."""
     layer: Layer
     """Its limits, permissions and image: a ceiling for every call of it."""
     files: tuple[InputFile, ...] = field(repr=False)
@@ -99,6 +101,7 @@ class Skill:
                 args=tuple(words[2:]),
                 files=tuple(own.values()),
                 inputs=tuple(files),
+                packages=self.packages,
                 stdin=stdin,
             )
         if language in (Language.PYTHON, Language.BASH) and words[1:2] == ["-c"] and len(words) > 2:
@@ -108,9 +111,17 @@ class Skill:
                 args=tuple(words[3:]),
                 files=self.files,
                 inputs=tuple(files),
+                packages=self.packages,
                 stdin=stdin,
             )
-        return RunRequest(command=tuple(words), files=self.files, inputs=tuple(files), stdin=stdin)
+        return RunRequest(
+            language=language if self.packages else None,
+            command=tuple(words),
+            files=self.files,
+            inputs=tuple(files),
+            packages=self.packages,
+            stdin=stdin,
+        )
 
     def answer(
         self, exit_code: int | None, stdout: bytes, stderr: bytes, files: Sequence[tuple[str, bytes]]
@@ -258,6 +269,9 @@ def load_skill(folder: Path) -> Skill:
     files = _files(folder)
     entrypoint = _entrypoint(runtime["entrypoint"], inputs)
     _check_program(runtime["entrypoint"], entrypoint, files)
+    packages = tuple(one.text() for one in runtime["packages"].items()) if "packages" in runtime else ()
+    if packages and _INTERPRETERS.get(entrypoint[0]) is not Language.PYTHON:
+        raise runtime["packages"].fault("are for a Python program; begin the entrypoint with `python`")
     return Skill(
         id=skill_id,
         name=_short(top["name"], 100),
@@ -265,6 +279,7 @@ def load_skill(folder: Path) -> Skill:
         inputs=inputs,
         outputs=outputs,
         entrypoint=entrypoint,
+        packages=packages,
         layer=layer,
         files=tuple(file for file in files if file.path != MANIFEST),
         digest=sha256(canonical_json(digests(files))),

@@ -106,7 +106,8 @@ class _Tool:
 def _code_run(name: str, given: Mapping[str, Any], grant: Grant) -> RunRequest:
     files = tuple(InputFile(path, text.encode()) for path, text in given.get("files", {}).items())
     language = Language(given.get("language", Language.PYTHON))
-    return RunRequest(language=language, code=given["code"], files=files)
+    packages = tuple(given.get("packages", ()))
+    return RunRequest(language=language, code=given["code"], files=files, packages=packages)
 
 
 def _shell_exec(name: str, given: Mapping[str, Any], grant: Grant) -> RunRequest:
@@ -147,6 +148,11 @@ _BUILT: Mapping[str, _Tool] = MappingProxyType(
                     "additionalProperties": {"type": "string"},
                     "maxProperties": 100,
                     "description": "Text files to put there first, by path.",
+                },
+                "packages": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "To install first for a Python program, such as numpy>=2; where allowed.",
                 },
                 "timeout_s": _TIMEOUT,
             },
