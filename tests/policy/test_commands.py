@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from belljar.errors import CommandNotAllowed
 from belljar.models import PatternRules, RiskTier
-from belljar.policy.commands import check_argv, check_commands, dangerous_shapes
+from belljar.policy.commands import check_argv, check_commands, shapes_of
+from belljar.policy.shell.wrappers import read_commands
 
 # The lists of seed 004.
 SEED_ALLOW = ("ls", "cat", "grep", "find", "python", "node")
@@ -287,7 +288,7 @@ def test_hostile_scripts_are_refused_in_bounded_time(script: str) -> None:
     ],
 )  # fmt: skip
 def test_attack_is_known_by_its_shape(script: str) -> None:
-    findings = dangerous_shapes(script)
+    findings = shapes_of(read_commands(script))
     assert findings
     assert {finding.tier for finding in findings} == {RiskTier.CRITICAL}
 
@@ -301,8 +302,8 @@ def test_attack_is_known_by_its_shape(script: str) -> None:
     ],
 )  # fmt: skip
 def test_what_only_looks_like_an_attack_is_none(script: str) -> None:
-    assert dangerous_shapes(script) == ()
+    assert shapes_of(read_commands(script)) == ()
 
 
 def test_shape_names_the_line() -> None:
-    assert [finding.line for finding in dangerous_shapes("ls\nrm -rf /\nls\nmkfs x")] == [2, 4]
+    assert [finding.line for finding in shapes_of(read_commands("ls\nrm -rf /\nls\nmkfs x"))] == [2, 4]

@@ -204,7 +204,7 @@ async def verify_chain(
 
 
 def export(receipt: Receipt) -> dict[str, Any]:
-    """For a file of its own, which `verify_file` reads."""
+    """For a file of its own, which `load_exported` reads."""
     return {
         "number": receipt.number,
         "exec_id": receipt.exec_id,
@@ -236,15 +236,6 @@ def load_exported(path: Path) -> Receipt:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise BadRequest(f"{path.name} is no exported receipt") from error
     return Receipt(number, exec_id, body, digest, signature)
-
-
-def verify_file(path: Path, public_key: Ed25519PublicKey) -> list[Fault]:
-    """What is wrong with an exported receipt; needs no database and no service.
-
-    Raises:
-        BadRequest: it is no exported receipt.
-    """
-    return verify_receipt(load_exported(path), public_key)
 
 
 async def _record_faults(

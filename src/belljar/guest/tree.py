@@ -97,7 +97,6 @@ class Entry(NamedTuple):
     mode: int
     """Permission bits."""
     mtime_ns: int
-    ctime_ns: int
     inode: int
 
 
@@ -384,7 +383,7 @@ def _entry(path: bytes, item: os.DirEntry[str]) -> Entry | Skip:
     else:
         return Skip(path, NOT_REGULAR)
     mode = stat.S_IMODE(found.st_mode)
-    return Entry(path, kind, found.st_size, mode, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+    return Entry(path, kind, found.st_size, mode, found.st_mtime_ns, found.st_ino)
 
 
 def _make_directory(dirfd: int, name: bytes) -> None:

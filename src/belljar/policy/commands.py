@@ -214,13 +214,8 @@ _DISK_TOOLS = frozenset(
 )
 
 
-def dangerous_shapes(script: str) -> tuple[Finding, ...]:
-    """What no honest script does: wipe the system or a disk, or drown it in processes."""
-    return shapes_of(read_commands(script))
-
-
 def shapes_of(reading: Reading) -> tuple[Finding, ...]:
-    """The same for commands that were already read."""
+    """What no honest script does: wipe the system or a disk, or drown it in processes."""
     harms = [(reason, command.line) for command in reading.commands for reason in _harms(command)]
     harms += [
         (f"a fork bomb: {name} starts itself over and over", line) for name, line in _fork_bombs(reading)
