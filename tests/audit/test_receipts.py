@@ -32,7 +32,6 @@ from belljar.audit.receipts import (
     load_public_key,
     receipt_body,
     verify_chain,
-    verify_file,
     verify_receipt,
 )
 from belljar.audit.records import ExecRecord, Receipt
@@ -199,7 +198,7 @@ def test_an_exported_receipt_is_verified_without_a_database(signer: Signer, tmp_
     receipt = issued(signer, exec_id="exec_\N{SNOWMAN}\ud800")
     path = exported(receipt, tmp_path)
     assert load_exported(path) == receipt
-    assert verify_file(path, signer.public_key) == []
+    assert verify_receipt(load_exported(path), signer.public_key) == []
 
 
 def test_a_lie_in_an_exported_receipt_is_found(signer: Signer, tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_a_lie_in_an_exported_receipt_is_found(signer: Signer, tmp_path: Path) -
     lie = receipt.body.replace(b'"exit_code":3', b'"exit_code":0')
     assert lie != receipt.body
     path = exported(replace(receipt, body=lie, hash=hashlib.sha256(lie).hexdigest()), tmp_path)
-    assert [fault.kind for fault in verify_file(path, signer.public_key)] == [FaultKind.SIGNATURE]
+    assert [fault.kind for fault in verify_receipt(load_exported(path), signer.public_key)] == [FaultKind.SIGNATURE]
 
 
 @pytest.mark.parametrize(
@@ -227,16 +226,16 @@ def test_a_lie_in_an_exported_receipt_is_found(signer: Signer, tmp_path: Path) -
         pytest.param(b" " * (17 << 20), id="huge"),
     ],
 )
-def test_a_file_that_is_no_receipt_is_refused(signer: Signer, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_receipt_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "receipt.json"
     path.write_bytes(content)
     with pytest.raises(BadRequest, match=r"receipt\.json"):
-        verify_file(path, signer.public_key)
+        load_exported(path)
 
 
-def test_a_file_that_is_not_there_is_refused(signer: Signer, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest):
-        verify_file(tmp_path / "none", signer.public_key)
+        load_exported(tmp_path / "none")
 
 
 def test_openssl_verifies_a_receipt_as_well(tmp_path: Path) -> None:
