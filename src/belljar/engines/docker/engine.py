@@ -263,7 +263,7 @@ class DockerEngine:
                 held_by=_HELD_BY,
                 counters=container.counters,
                 kill=container.kill,
-                kill_programs=container.kill_programs,
+                kill_programs=(lambda: None) if self.is_gvisor else container.kill_programs,
                 destroy=destroy,
                 timings=container.timings,
                 way_out=self._way_out,

@@ -152,7 +152,7 @@ class Container:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def kill_programs(self) -> None:
-        """Everything but the first process."""
+        """Everything but the first process. Not for gVisor, whose kernel needs the helpers that are seen there."""
         if self._cgroup is not None:
             with suppress(OSError):  # only root may; the guest is told as well
                 self._cgroup.kill_all_but(self._pid)
