@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 
 from belljar.engines.docker.api import Api, Failed
 from belljar.processes import is_alive
 
+logger = logging.getLogger(__name__)
+
+REMOVE_S = 20.0
 EPOCH = "belljar.epoch"
 ENGINE = "belljar.engine"
 JAR = "belljar.jar"
@@ -21,8 +26,14 @@ async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = fr
     wanted = json.dumps({"label": [EPOCH]})
     for container in await api.ask("GET", "containers/json", all=1, filters=wanted):
         if _is_left(container["Labels"], engine, living):
-            await remove(api, container["Id"])
-            removed.append(f"container {container['Names'][0].lstrip('/')}")
+            what = f"container {container['Names'][0].lstrip('/')}"
+            try:
+                async with asyncio.timeout(REMOVE_S):
+                    await remove(api, container["Id"])
+            except TimeoutError:  # nobody shall wait for one that does not die; the next look finds it again
+                logger.warning("%s cannot be removed; docker does not answer for it", what)
+            else:
+                removed.append(what)
     for volume in (await api.ask("GET", "volumes", filters=wanted))["Volumes"] or ():
         if _is_left(volume["Labels"], engine, living):
             await remove_volume(api, volume["Name"])
