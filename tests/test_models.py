@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "sandboxed": False,
     "paths": (PatternRules("role", allow=()),),
     "commands": (PatternRules("tool", deny=("rm",)),),
+    "packages": (PatternRules("tool", allow=("numpy",)),),
     "risk": RiskTier.HIGH,
     "approve_at": RiskTier.SAFE,
     "on_output_limit": OnOutputLimit.KILL,
@@ -78,6 +79,7 @@ def test_the_digest_of_a_grant_depends_on_every_network_rule(field: str) -> None
         "denied_hosts": ("*.example",),
         "denied_ports": (25,),
         "denied_addresses": ("0.0.0.0/0",),
+        "read_only_hosts": ("*.example",),
     }
     rules = NetworkRules("role")
     grants = [

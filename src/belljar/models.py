@@ -16,6 +16,7 @@ from enum import StrEnum
 
 __all__ = [
     "Artifact",
+    "Carried",
     "Contacted",
     "Ended",
     "Event",
@@ -28,6 +29,8 @@ __all__ = [
     "NetworkRules",
     "OnOutputLimit",
     "Output",
+    "Owner",
+    "Package",
     "PatternRules",
     "RiskTier",
     "RunRequest",
@@ -188,6 +191,8 @@ class NetworkRules:
     denied_hosts: tuple[str, ...] = ()
     denied_ports: tuple[int, ...] = ()
     denied_addresses: tuple[str, ...] = ()
+    read_only_hosts: tuple[str, ...] = ()
+    """Host patterns that may be read from and sent nothing: GET and HEAD, without a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,14 @@ class Network:
 
     enabled: bool = False
     rules: tuple[NetworkRules, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose run it is: some secrets are for some projects or roles only."""
+
+    project: str
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +224,8 @@ class Grant:
     """False only for tools of the lowest tiers that read on the host and run no code."""
     paths: tuple[PatternRules, ...] = ()
     commands: tuple[PatternRules, ...] = ()
+    packages: tuple[PatternRules, ...] = ()
+    """Which Python packages may be installed for the program: none, unless a layer lists some."""
     risk: RiskTier = RiskTier.SAFE
     """Tier of the tool that was named, from policy."""
     approve_at: RiskTier | None = None
@@ -251,6 +266,8 @@ class RunRequest:
     working_dir: str = ""
     """Relative to `/workspace/work`; empty is `work` itself."""
     env: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    """Requirements such as `numpy>=2`, to be installed for a Python program before it runs."""
     stdin: bytes = b""
     stdin_open: bool = False
     """In a session: more may be given to it to read while it runs."""
@@ -294,6 +311,16 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Package:
+    """What was installed for a run."""
+
+    name: str
+    version: str
+    sha256: str
+    """Of the wheel that it came from."""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The program is about to run; nothing of it has run before this."""
 
@@ -318,6 +345,10 @@ class Shown:
 class Contacted:
     """A program asked for a way out, and this was decided. What it wrote is escaped and cut short."""
 
+    number: int
+    """Among those of its jar, from 1 on."""
+    at: str = field(compare=False)
+    """ISO 8601, in UTC."""
     host: str
     port: int
     allowed: bool
@@ -327,6 +358,16 @@ class Contacted:
     """Vetted, and the first to be tried; empty where there is none."""
     secret: str = ""
     """Name of the one that was put into the request on its way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A connection that was decided on is over, and moved so many bytes."""
+
+    number: int
+    """Of its `Contacted`."""
+    sent: int
+    received: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +382,7 @@ class Ended:
     usage: Usage
 
 
-Event = Started | Output | Shown | Contacted | Ended
+Event = Started | Output | Shown | Contacted | Carried | Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +401,8 @@ class RunResult:
     skipped: tuple[Skipped, ...] = ()
     results: tuple[Mapping[str, object], ...] = ()
     """What the cells of a session's context showed, each in its forms."""
+    packages: tuple[Package, ...] = ()
+    """What was installed for it: what it asked for, and what that needs."""
     engine: str = ""
     posture: str = ""
 

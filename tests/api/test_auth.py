@@ -102,7 +102,7 @@ async def test_a_run_of_another_project_is_as_absent_as_none(
 ) -> None:
     run = (await shared.post("/run", json={"code": "write f x", "project_id": "theirs"})).json()["id"]
     async with client_with(shared_service, Role.AGENT, ("ours",)) as other:
-        for rest in ("", "/events", "/artifacts", "/artifacts/f", "/receipt"):
+        for rest in ("", "/events", "/artifacts", "/artifacts/f", "/network", "/receipt"):
             foreign = await other.get(f"/sandbox/execs/{run}{rest}")
             absent = await other.get(f"/sandbox/execs/ex-{'0' * 32}{rest}")
             assert (foreign.status_code, foreign.content) == (404, absent.content)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.api.served import client_of, client_with, code_of
+from tests.audit.databases import ended, queued
+from tests.audit.test_network import decisions
 
 from belljar.audit.receipts import verify_receipt
-from belljar.audit.records import Receipt
+from belljar.audit.records import NetworkAccount, Receipt
 from belljar.engines.jail.engine import JailEngine
 from belljar.service import Service
 from belljar.tokens import Role
@@ -249,6 +251,55 @@ async def test_a_cancel_has_nothing_to_say(shared: httpx2.AsyncClient) -> None:
     exec_id = (await shared.post(EXECS, json=python("1"))).json()["exec_id"]
     answer = await shared.post(f"{EXECS}/{exec_id}/cancel", json={"force": True})
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "force")
+
+
+# Network
+
+
+async def test_the_code_of_a_run_is_told_afterwards_to_the_byte(shared: httpx2.AsyncClient) -> None:
+    code = "print 1 \u00e9 \r\n"
+    run = (await shared.post("/run", json={"code": code})).json()
+    told = (await shared.get(f"/sandbox/execs/{run['id']}/code")).json()
+    assert told["code"] == code
+    assert told["code_hash"] == f"sha256:{hashlib.sha256(code.encode()).hexdigest()}"
+
+
+async def test_code_that_is_not_what_ran_is_not_told(http: httpx2.AsyncClient, service: Service) -> None:
+    run = (await http.post("/run", json={"code": "1"})).json()
+    kept = service.workspace.run_folder("default", run["id"]) / "code.txt"
+    for change in (lambda: kept.write_text("2"), kept.unlink):
+        change()
+        answer = await http.get(f"/sandbox/execs/{run['id']}/code")
+        assert (answer.status_code, code_of(answer)) == (404, "NOT_FOUND")
+
+
+async def test_an_agent_is_told_its_own_code_only(http: httpx2.AsyncClient, service: Service) -> None:
+    theirs = (await http.post("/run", json={"code": "secret tests"})).json()["id"]
+    async with client_with(service, Role.AGENT) as caller:
+        own = (await caller.post("/run", json={"code": "1"})).json()["id"]
+        assert (await caller.get(f"/sandbox/execs/{own}/code")).json()["code"] == "1"
+        answer = await caller.get(f"/sandbox/execs/{theirs}/code")
+        assert (answer.status_code, code_of(answer)) == (403, "FORBIDDEN")
+
+
+async def test_what_was_decided_of_a_runs_way_out_is_shown(
+    shared_service: Service, shared: httpx2.AsyncClient
+) -> None:
+    record = await shared_service.store.accept(queued(project_id="default"))
+    rows = decisions(record, 2)
+    await shared_service.store.finish(ended(record), NetworkAccount(decisions=rows, total=9, refused=4))
+    said = (await shared.get(f"{EXECS}/{record.exec_id}/network")).json()
+    assert (said["exec_id"], said["total"], said["refused"]) == (record.exec_id, 9, 4)
+    assert [(row["number"], row["host"], row["sent"]) for row in said["decisions"]] == [
+        (1, "api.example.com", 100),
+        (2, "api.example.com", None),
+    ]
+
+
+async def test_a_run_that_asked_for_no_way_out_shows_none(shared: httpx2.AsyncClient) -> None:
+    exec_id = (await shared.post(EXECS, json=python("hello"))).json()["exec_id"]
+    said = (await shared.get(f"{EXECS}/{exec_id}/network")).json()
+    assert said == {"exec_id": exec_id, "total": 0, "refused": 0, "decisions": []}
 
 
 # Receipts

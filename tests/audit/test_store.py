@@ -470,9 +470,10 @@ async def test_a_database_of_the_first_version_is_brought_up_to_date(
         record = await run_once(store)
     for index in ("time", "project", "status", "task", "skill"):
         await database.execute(f"DROP INDEX execs_by_{index}")
-    for column in ("error_field", "approval"):
+    for column in ("error_field", "approval", "network_decisions", "packages"):
         await database.execute(f"ALTER TABLE sandbox_execs DROP COLUMN {column}")
-    await database.execute("DROP TABLE matters")
+    for table in ("matters", "network_decisions"):
+        await database.execute(f"DROP TABLE {table}")
     await database.execute("DELETE FROM migrations WHERE version > 1")
     async with await database.open(signer) as store:
         assert await store.get(record.exec_id) == record

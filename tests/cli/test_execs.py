@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cli.commands import end, start_service
 
 from belljar.client import Client, Result
 
@@ -55,6 +56,11 @@ def test_a_run_is_shown_with_what_was_granted(caller: Belljar, done: Result) -> 
     assert caller("execs", "show", done.id, "--json").json["verdict"] == "exited"
 
 
+def test_code_is_what_ran(caller: Belljar, done: Result) -> None:
+    ran = caller("execs", "code", done.id)
+    assert (ran.status, "hello" in ran.out, ran.err) == (0, True, "")
+
+
 def test_logs_are_what_it_wrote(caller: Belljar, done: Result) -> None:
     assert caller("execs", "logs", done.id) == (0, "hello\n", "oops\n")
     lines = caller("execs", "logs", done.id, "--json").out.splitlines()
@@ -83,6 +89,26 @@ def test_a_waiting_run_is_cancelled(caller: Belljar, service: Service) -> None:
         assert caller("execs", "cancel", taken["exec_id"]).status == 0
         assert [event.kind for event in client.events(taken["exec_id"])][-1] == "finished"
         assert client.get(taken["exec_id"])["verdict"] == "cancelled"
+
+
+def test_what_a_run_asked_for_on_its_way_out_is_listed(belljar: Belljar, jail: None, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "policies: {default: {network_access: true}}\nnetwork: {allowlist: {domains: [a.test]}}", "utf-8"
+    )
+    service = start_service(tmp_path / "service", BELLJAR_POLICY=str(policy))
+    try:
+        code = "import os; os.system('curl -s http://b.test/')"
+        with Client(service.url, (service.data_dir / "token").read_text().strip()) as client:
+            done = client.run(code)
+        listed = belljar("execs", "network", done.id, **service.environment)
+        found = belljar("execs", "network", done.id, "--json", **service.environment).json
+    finally:
+        assert end(service) == 0
+    assert (listed.status, listed.err) == (0, "")
+    for part in ("b.test", "80", "False", "settings: not in allowed_domains"):
+        assert part in listed.out
+    assert (found["total"], found["refused"], found["decisions"][0]["host"]) == (1, 1, "b.test")
 
 
 def test_a_receipt_can_be_verified_away_from_the_service(

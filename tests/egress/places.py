@@ -15,7 +15,7 @@ from belljar.egress.gate import Egress, Gate, Quota
 from belljar.egress.secrets import Secret
 from belljar.egress.sockets import Sockets
 from belljar.egress.streams import CHUNK, Upstream
-from belljar.models import Contacted, Network, NetworkRules
+from belljar.models import Carried, Contacted, Network, NetworkRules
 
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LOOPBACK = "127.0.0.0/8"
@@ -100,9 +100,13 @@ def egress(
 
 
 def network(
-    *ports: int, hosts: tuple[str, ...] = (HOST,), addresses: tuple[str, ...] = (LOOPBACK,)
+    *ports: int,
+    hosts: tuple[str, ...] = (HOST,),
+    addresses: tuple[str, ...] = (LOOPBACK,),
+    read_only: tuple[str, ...] = (),
 ) -> Network:
-    return Network(True, (NetworkRules("settings", hosts=hosts, ports=ports, addresses=addresses),))
+    rules = NetworkRules("settings", hosts=hosts, ports=ports, addresses=addresses, read_only_hosts=read_only)
+    return Network(True, (rules,))
 
 
 @dataclass
@@ -113,6 +117,7 @@ class Program:
     writer: asyncio.StreamWriter
     gate: Gate
     contacts: list[Contacted]
+    carried: list[Carried]
 
     async def say(self, data: bytes) -> None:
         self.writer.write(data)
@@ -133,15 +138,23 @@ class Program:
 @asynccontextmanager
 async def program(way_out: Egress, allowed: Network, *, gate: Gate | None = None) -> AsyncIterator[Program]:
     contacts: list[Contacted] = []
+    carried: list[Carried] = []
+
+    def tell(news: Contacted | Carried) -> None:
+        if isinstance(news, Contacted):
+            contacts.append(news)
+        else:
+            carried.append(news)
+
     if gate is None:
         gate = way_out.gate(allowed)
-        gate.open(contacts.append)
+        gate.open(tell)
     ours, theirs = socket.socketpair()
     tunnel = Upstream(*await asyncio.open_connection(sock=theirs, limit=CHUNK))
     carrying = asyncio.create_task(gate.carry(tunnel))
     reader, writer = await asyncio.open_connection(sock=ours)
     try:
-        yield Program(reader, writer, gate, contacts)
+        yield Program(reader, writer, gate, contacts, carried)
     finally:
         writer.transport.abort()
         carrying.cancel()

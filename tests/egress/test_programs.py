@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import http.server
+import importlib.util
 import io
+import json
 import os
 import shutil
 import subprocess
+import tarfile
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
@@ -21,8 +25,9 @@ import websockets
 from tests.egress.jars import jail, run
 from tests.egress.places import answered, certified, egress, network, server
 
+from belljar.egress.gate import Quota
 from belljar.engines.base import Engine
-from belljar.models import Language, Limits, Verdict
+from belljar.models import InputFile, Language, Limits, Verdict
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -255,6 +260,105 @@ async def test_pip_installs_from_an_index(engine: Engine, web: int) -> None:
     assert result.stdout == b"hello from a wheel\n", result
 
 
+def library(*packages: str) -> Iterator[InputFile]:
+    """Packages of the environment that the tests run in, as files; what is compiled in them can be left out."""
+    for package in packages:
+        origin = importlib.util.find_spec(package)
+        assert origin is not None, f"{package} is not installed"
+        assert origin.origin is not None
+        folder = Path(origin.origin).parent
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".pem"):
+                yield InputFile(str(path.relative_to(folder.parent)), path.read_bytes())
+
+
+async def test_requests_reads_posts_and_keeps_a_session(engine: Engine, web: int) -> None:
+    result, contacts = await run(
+        engine,
+        network(web, hosts=HOSTS),
+        f"""
+        import requests
+
+        with requests.Session() as session:
+            print(session.get("http://a.test:{web}/one", params={{"x": 1}}, timeout=30).text)
+            print(session.post("http://a.test:{web}/", data=b"sent", timeout=30).text)
+        print(requests.get("http://elsewhere.example:{web}/", timeout=30).reason)
+        """,
+        Language.PYTHON,
+        files=tuple(library("requests", "urllib3", "certifi", "idna", "charset_normalizer")),
+        limits=ROOMY,
+        output_files=(),
+    )
+    read, posted, refused = result.stdout.decode().splitlines()
+    assert (read, posted) == ("page /one?x=1", "sent"), result
+    assert refused.endswith("is refused (settings: not in allowed_domains)")
+    assert [contact.allowed for contact in contacts] == [True, True, False]
+
+
+async def test_requests_speaks_tls_that_is_opened_for_it() -> None:
+    """It brings authorities of its own, and has to be told of ours."""
+    identities, trust = certified("a.test")
+    engine = jail(egress(trust=trust))
+    if not (await engine.probe()).usable:
+        pytest.skip("the jail cannot be used here")
+    async with server(answered(b"sealed"), identity=identities["a.test"]) as (port, _):
+        try:
+            result, _ = await run(
+                engine,
+                network(port, hosts=HOSTS, read_only=HOSTS),
+                f"""
+                import requests
+
+                print(requests.get("https://a.test:{port}/", timeout=30).text)
+                print(requests.put("https://a.test:{port}/", data=b"x", timeout=30).status_code)
+                """,
+                Language.PYTHON,
+                files=tuple(library("requests", "urllib3", "certifi", "idna", "charset_normalizer")),
+                limits=ROOMY,
+                output_files=(),
+            )
+        finally:
+            await engine.close()
+    assert result.stdout == b"sealed\n403\n", result
+
+
+def npm_package(name: str, says: str) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for path, text in (
+            ("package/package.json", json.dumps({"name": name, "version": "1.0.0"})),
+            ("package/index.js", f"module.exports = {json.dumps(says)}"),
+        ):
+            entry = tarfile.TarInfo(path)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
+async def test_npm_installs_from_a_registry(engine: Engine, web: int) -> None:
+    needed("npm")
+    content = npm_package("greeting", "hello from a package")
+    digest = base64.b64encode(hashlib.sha512(content).digest()).decode()
+    dist = {"tarball": f"http://npm.test:{web}/greeting-1.0.0.tgz", "integrity": f"sha512-{digest}"}
+    version = {"name": "greeting", "version": "1.0.0", "dist": dist}
+    about = {"name": "greeting", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    Web.pages["/greeting"] = json.dumps(about).encode()
+    Web.pages["/greeting-1.0.0.tgz"] = content
+    result, contacts = await run(
+        engine,
+        network(web, hosts=HOSTS),
+        f"""
+        npm install --silent --no-audit --no-fund --no-update-notifier --cache /tmp/npm \
+            --registry http://npm.test:{web}/ greeting
+        node -p 'require("greeting")'
+        """,
+        limits=ROOMY,
+        output_files=(),
+    )
+    assert result.stdout.endswith(b"hello from a package\n"), result
+    assert {contact.host for contact in contacts} == {"npm.test"}
+
+
 async def test_a_websocket_is_spoken_through_a_tunnel(engine: Engine) -> None:
     async def shout(socket: websockets.ServerConnection) -> None:
         async for message in socket:
@@ -324,6 +428,50 @@ async def test_a_slow_server_holds_up_nobody_else(engine: Engine) -> None:
             """,
         )
     assert result.stdout == b"drop\n"
+
+
+async def test_a_noisy_run_does_not_starve_anothers_tunnel() -> None:
+    """It takes all that it can get, on many connections, for as long as its neighbour needs."""
+    moved = 0
+    noisy, neighbour_done = asyncio.Event(), asyncio.Event()
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal moved
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not neighbour_done.is_set():
+            writer.write(bytes(1 << 16))
+            await writer.drain()
+            moved += 1 << 16
+            if moved > 16 << 20:
+                noisy.set()
+
+    engine = jail(egress(quota=Quota(megabytes=1 << 20)))
+    if not (await engine.probe()).usable:
+        pytest.skip("the jail cannot be used here")
+    try:
+        async with server(pour) as (port, seen), server(answered(b"ok\n")) as (other, _):
+            download = f"curl -sS -o /dev/null http://a.test:{port}/ &\n"
+            noise = asyncio.create_task(
+                run(engine, network(port, hosts=HOSTS), 16 * download + "wait", limits=ROOMY)
+            )
+            await noisy.wait()
+            before = moved
+            quiet, _ = await run(
+                engine,
+                network(other, hosts=HOSTS),
+                f"for i in $(seq 20); do curl -sS http://a.test:{other}/; done",
+                limits=ROOMY,
+            )
+            meanwhile = moved - before
+            neighbour_done.set()
+            loud, contacts = await noise
+    finally:
+        neighbour_done.set()
+        await engine.close()
+    assert quiet.stdout == 20 * b"ok\n", quiet
+    assert meanwhile > 0
+    assert (loud.exit_code, seen.connections, len(contacts)) == (0, 16, 16), loud
 
 
 async def test_thousands_of_connections_in_one_run(engine: Engine) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from tests.egress.places import HOST, answered, certified, egress, network, prog
 
 from belljar.egress.secrets import Secret, load
 from belljar.errors import BadConfig
-from belljar.models import Language
+from belljar.models import Language, Owner
 
 VALUE = "s3cr3t-w0rd"
 
@@ -120,6 +122,72 @@ async def test_a_server_that_is_not_believed_gets_no_secret() -> None:
         assert not seen.text
 
 
+# Whose it is
+
+SHOP, BANK = Owner("shop", "clerk"), Owner("bank", "clerk")
+
+
+@pytest.mark.parametrize(
+    ("projects", "roles", "owner", "may"),
+    [
+        pytest.param(None, None, None, True, id="anybodys-nobody"),
+        pytest.param(None, None, SHOP, True, id="anybodys"),
+        pytest.param(frozenset({"shop"}), None, SHOP, True, id="its-project"),
+        pytest.param(frozenset({"shop"}), None, BANK, False, id="another-project"),
+        pytest.param(frozenset({"shop"}), None, Owner("Shop"), False, id="a-project-like-it"),
+        pytest.param(frozenset({"shop"}), None, None, False, id="no-project"),
+        pytest.param(None, frozenset({"clerk"}), SHOP, True, id="its-role"),
+        pytest.param(None, frozenset({"clerk"}), Owner("shop", "boss"), False, id="another-role"),
+        pytest.param(None, frozenset({"clerk"}), Owner("shop"), False, id="no-role"),
+        pytest.param(frozenset({"shop"}), frozenset({"boss"}), SHOP, False, id="only-one-of-both"),
+    ],
+)
+async def test_a_secret_is_for_its_projects_and_roles(
+    projects: frozenset[str] | None, roles: frozenset[str] | None, owner: Owner | None, may: bool
+) -> None:
+    async with server(answered(b"fine")) as (port, seen):
+        kept = replace(
+            secret(port, header="X-Key"),
+            projects=projects,
+            roles=roles,
+        )
+        way_out = egress(secrets=(kept,))
+        async with program(way_out, network(port)) as one:
+            one.gate.owners = frozenset({owner})
+            await one.say(f"GET http://{HOST}:{port}/ HTTP/1.1\r\nHost: {HOST}:{port}\r\n\r\n".encode())
+            assert (await one.hear()).endswith(b"fine")
+    assert (VALUE.encode() in seen.text) is may
+    assert one.contacts[0].secret == ("token" if may else "")
+
+
+def test_what_is_not_for_all_who_are_under_way_is_for_none() -> None:
+    way_out = egress(secrets=(replace(secret(80, header="X"), projects=frozenset({"shop"})),))
+    assert way_out.secret_for(HOST, 80, {SHOP}) is not None
+    assert way_out.secret_for(HOST, 80, {SHOP, BANK}) is None
+    assert way_out.secret_for(HOST, 80, ()) is None
+
+
+def test_two_projects_have_a_secret_each_for_one_host(tmp_path: Path) -> None:
+    text = f"secrets: {{a: {{{GOOD}, projects: [shop]}}, b: {{{GOOD}, projects: [bank]}}}}"
+    way_out = egress(secrets=load(written(tmp_path, text)))
+    found = [way_out.secret_for(HOST, 80, {owner}) for owner in (SHOP, BANK, Owner("else"))]
+    assert [one and one.name for one in found] == ["a", "b", None]
+
+
+async def test_tls_is_not_opened_for_those_whose_secret_it_is_not() -> None:
+    identities, trust = certified(HOST)
+    async with server(answered(b"sealed"), identity=identities[HOST]) as (port, _):
+        kept = replace(secret(port, header="X", tls=True), projects=frozenset({"shop"}))
+        async with program(egress(secrets=(kept,), trust=trust), network(port)) as one:
+            one.gate.owners = frozenset({BANK})
+            await one.connect(port)
+            transport = await asyncio.get_running_loop().start_tls(
+                one.writer.transport, one.writer.transport.get_protocol(), trust, server_hostname=HOST
+            )
+            assert transport is not None
+            assert transport.get_extra_info("peercert")["subject"] == ((("commonName", HOST),),)
+
+
 def test_a_secret_does_not_show_its_value() -> None:
     assert VALUE not in repr(secret(80, header="X"))
 
@@ -187,6 +255,13 @@ GOOD = "host: a.test, header: X-Key, value: s3cr3t-w0rd"
         pytest.param("secrets: {a: {host: a.test, header: X, value: 1234}}", id="number"),
         pytest.param("secrets: {a: {host: a.test, header: X, value: " + "7" * 40 + "}}", id="huge-number"),
         pytest.param(f"secrets: {{a: {{{GOOD}}}, b: {{{GOOD}}}}}", id="one-host-twice"),
+        pytest.param(f"secrets: {{a: {{{GOOD}, projects: shop}}}}", id="projects-that-are-no-list"),
+        pytest.param(f"secrets: {{a: {{{GOOD}, roles: []}}}}", id="for-nobody"),
+        pytest.param(f"secrets: {{a: {{{GOOD}, roles: [x, x]}}}}", id="a-name-twice"),
+        pytest.param(f"secrets: {{a: {{{GOOD}, projects: [1]}}}}", id="a-number-for-a-name"),
+        pytest.param(
+            f"secrets: {{a: {{{GOOD}, projects: [x]}}, b: {{{GOOD}, roles: [y]}}}}", id="two-for-one-run"
+        ),
         pytest.param("secrets: {a: s3cr3t-w0rd", id="not-yaml"),
     ],
 )

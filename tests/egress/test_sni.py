@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import ssl
 import struct
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -50,6 +54,35 @@ def test_a_client_that_names_nobody_is_refused() -> None:
         server_name(hello(None))
 
 
+def test_an_encrypted_hello_beside_the_plain_one_is_left_alone() -> None:
+    assert server_name(made(named(b"a.b"), (0xFE0D, b"x" * 50))) == "a.b"
+
+
+def test_a_browser_is_understood(tmp_path: Path) -> None:
+    """It sends the show of an encrypted hello to every server."""
+    if shutil.which("chromium") is None:
+        pytest.skip("no chromium here; on Debian: apt install chromium")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"a.test:{listening.getsockname()[1]}"
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+        browser = subprocess.Popen(
+            ["chromium", *options, "--host-resolver-rules=MAP a.test 127.0.0.1", f"https://{address}/"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            listening.settimeout(60)
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as stream:
+                head = stream.read(5)
+                said = head + stream.read(int.from_bytes(head[3:], "big"))
+        finally:
+            browser.kill()
+            browser.wait()
+    assert b"\xfe\x0d" in said
+    assert server_name(said) == "a.test"
+
+
 def test_every_beginning_of_a_hello_is_incomplete() -> None:
     whole = hello("example.com")
     for end in range(len(whole)):
@@ -72,7 +105,7 @@ def test_a_hello_in_small_records_is_put_together(size: int) -> None:
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
         pytest.param(b"SSH-2.0-x\r\n", id="ssh"),
         pytest.param(made(named(b"a.b"), kind=2), id="not-a-client-hello"),
-        pytest.param(made(named(b"a.b"), (0xFE0D, b"x" * 50)), id="encrypted-hello"),
+        pytest.param(made((0xFE0D, b"x" * 50)), id="only-an-encrypted-name"),
         pytest.param(made(named(b"a.b", b"c.d")), id="two-names"),
         pytest.param(made(named(b"a.b"), named(b"c.d")), id="two-extensions"),
         pytest.param(made(named(b"a.b", kind=1)), id="other-kind-of-name"),

@@ -20,11 +20,13 @@ from tests.egress.places import (
     program,
     server,
 )
+from tests.egress.test_sni import made, named
 
 from belljar.egress import addresses, tunnels
 from belljar.egress.gate import LOOKUPS_AT_ONCE, Quota
 from belljar.egress.sockets import Sockets
-from belljar.models import Contacted, Network
+from belljar.egress.streams import CHUNK
+from belljar.models import Carried, Contacted, Network
 
 
 def get(port: int, host: str = HOST, *lines: str, method: str = "GET", path: str = "/x") -> bytes:
@@ -40,7 +42,13 @@ async def test_a_plain_request_reaches_the_host_it_names() -> None:
     assert seen.text.startswith(b"GET /x HTTP/1.1\r\nhost: a.test:%d\r\n" % port)
     assert one.contacts == [
         Contacted(
-            host=HOST, port=port, allowed=True, rule="settings: allowed_domains a.test", address="127.0.0.1"
+            number=1,
+            at="",
+            host=HOST,
+            port=port,
+            allowed=True,
+            rule="settings: allowed_domains a.test",
+            address="127.0.0.1",
         )
     ]
     assert (one.gate.sent, one.gate.received) == (len(seen.text), len(answered(b"hello")))
@@ -131,6 +139,38 @@ async def test_an_answer_says_that_the_connection_ends_with_it(answer: bytes, to
     async with server(answer) as (port, _), program(egress(), network(port)) as one:
         await one.say(get(port))
         assert await one.hear() == told
+
+
+async def test_what_a_connection_moved_is_told_when_it_is_over() -> None:
+    async with server(answered(b"hello")) as (port, seen), program(egress(), network(port)) as one:
+        await one.say(get(port))
+        heard = await one.hear()
+    sent = Carried(number=1, sent=len(seen.text), received=len(answered(b"hello")))
+    assert one.carried == [sent]
+    assert (one.gate.sent, one.gate.received) == (sent.sent, sent.received)
+    assert heard.endswith(b"hello")
+
+
+async def test_what_an_open_connection_moved_is_told_when_the_run_is_over() -> None:
+    async with server(echo) as (port, _), program(egress(), network(port)) as one:
+        await one.connect(port)
+        await one.say(b"12345")
+        await one.reader.readexactly(5)
+        one.gate.shut()
+        assert one.carried == [Carried(number=1, sent=5, received=5)]
+    assert len(one.carried) == 1
+
+
+async def test_a_refusal_moves_nothing() -> None:
+    async with program(egress(), network(80)) as one:
+        await one.connect(81)
+        assert [(contact.number, contact.allowed) for contact in one.contacts] == [(1, False)]
+    assert not one.carried
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(CHUNK):
+        writer.write(data)
 
 
 async def test_a_second_request_on_the_same_connection_is_not_sent_on() -> None:
@@ -290,6 +330,43 @@ async def test_tls_for_another_server_is_cut_with_an_alert() -> None:
         assert not seen.text
     assert [contact.allowed for contact in one.contacts] == [True, False]
     assert "evil.test" in one.contacts[1].rule
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        pytest.param(b"a.test", b"HTTP", id="its-plain-name-is-the-host"),
+        pytest.param(b"front.test", b"\x15\x03", id="its-plain-name-is-another"),
+        pytest.param(None, b"\x15\x03", id="it-has-no-plain-name"),
+    ],
+)
+async def test_of_a_hello_with_an_encrypted_one_the_plain_name_counts(
+    name: bytes | None, answer: bytes
+) -> None:
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(hello))
+        writer.write(b"HTTP")
+
+    encrypted = (0xFE0D, b"\x00" * 50)
+    hello = made(named(name), encrypted) if name else made(encrypted)
+    async with server(hear) as (port, _), program(egress(), network(port)) as one:
+        await one.connect(port)
+        await one.say(hello)
+        assert (await one.hear()).startswith(answer)
+
+
+async def test_tls_that_names_no_server_is_cut_with_an_alert() -> None:
+    identities, trust = certified(HOST)
+    trust.check_hostname = False
+    async with server(answered(b"secret"), identity=identities[HOST]) as (port, seen):
+        async with program(egress(), network(port)) as one:
+            await one.connect(port)
+            with pytest.raises(ssl.SSLError, match="(?i)unrecognized.name"):
+                await asyncio.get_running_loop().start_tls(
+                    one.writer.transport, one.writer.transport.get_protocol(), trust
+                )
+        assert not seen.text
+    assert one.contacts[-1].rule.endswith("it names no server (SNI)")
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from belljar.engines.link import Link
-from belljar.engines.tunnels import CONTACTED, Tell, Tunnel, Tunnels
+from belljar.engines.tunnels import TOLD, Tell, Tunnel, Tunnels, told
 from belljar.guest import protocol, tunnel
-from belljar.models import Contacted
+from belljar.models import Carried, Contacted, Owner
 
 MOST = 2
 RUN = 2
@@ -21,6 +21,9 @@ RUN = 2
 
 class Gate:
     """Hands each tunnel to the test."""
+
+    certificate = ""
+    owners: frozenset[Owner | None] = frozenset()
 
     def __init__(self, carry: Callable[[Tunnel], Awaitable[None]]) -> None:
         self._carry = carry
@@ -186,14 +189,31 @@ async def test_tunnels_end_with_the_last_run() -> None:
     assert guest.gate.tell is None
 
 
+def test_a_gate_knows_whose_runs_are_under_way() -> None:
+    guest = Guest(forever)
+    guest.tunnels.begin(RUN, Owner("shop", "clerk"))
+    guest.tunnels.begin(RUN + 2)
+    assert guest.gate.owners == {Owner("shop", "clerk"), None}
+    guest.tunnels.end(RUN)
+    assert guest.gate.owners == {None}
+    guest.tunnels.end(RUN + 2)
+    assert not guest.gate.owners
+
+
 async def test_what_is_decided_is_told_to_the_run_in_its_turn() -> None:
     guest = Guest(forever)
     run = guest.link.open("exec")
     guest.tunnels.begin(run)
     assert guest.gate.tell is not None
-    guest.gate.tell(Contacted(host="a.test", port=80, allowed=True, rule="x"))
-    frame = await guest.link.next(run)
-    assert (frame.kind, frame.json()["host"]) == (CONTACTED, "a.test")
+    news: list[Contacted | Carried] = [
+        Contacted(number=1, at="", host="a.test", port=80, allowed=True, rule="x"),
+        Carried(number=1, sent=2, received=3),
+    ]
+    for one in news:
+        guest.gate.tell(one)
+    frames = [await guest.link.next(run) for _ in news]
+    assert {frame.kind for frame in frames} == {TOLD}
+    assert [told(frame) for frame in frames] == news
 
 
 async def test_a_lost_jar_ends_its_tunnels() -> None:

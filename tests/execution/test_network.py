@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from tests.egress.places import Seen, answered, server
 
+from belljar.audit.receipts import verify_chain
 from belljar.config import load
 from belljar.egress import addresses
+from belljar.engines.link import GuestJar
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.submissions import Submission
-from belljar.models import Language, RunRequest
+from belljar.models import Language, RunRequest, Verdict
 from belljar.service import Service
 
 VALUE = "s3cr3t-w0rd"
@@ -26,7 +29,10 @@ policies:
       allowed_ports: [{port}]
       allowed_ips: [127.0.0.0/8]
 """
-SECRETS = "secrets: {{token: {{host: a.test, port: {port}, header: X-Key, value: {value}}}}}"
+SECRETS = """
+secrets:
+  token: {{host: a.test, port: {port}, header: X-Key, value: {value}, projects: [default]}}
+"""
 CODE = """
 import urllib.request
 for host in ("a.test", "b.example"):
@@ -62,23 +68,27 @@ async def service(
         yield service
 
 
-async def run(service: Service, code: str, tool: str | None) -> tuple[LiveRun, Outcome]:
+async def run(
+    service: Service, code: str, tool: str | None, project_id: str = "default"
+) -> tuple[LiveRun, Outcome]:
     request = RunRequest(language=Language.PYTHON, code=code)
-    live = await service.lifecycle.submit(Submission(request=request, tool=tool))
+    live = await service.lifecycle.submit(Submission(request=request, tool=tool, project_id=project_id))
     assert isinstance(live, LiveRun)
     return live, await live.outcome()
 
 
-async def test_each_decision_is_an_event_and_bytes_are_in_the_record_and_in_metrics(
+async def test_each_decision_is_an_event_and_a_row_and_bytes_are_in_the_record_and_in_metrics(
     service: Service, web: tuple[int, Seen]
 ) -> None:
     port, seen = web
     live, outcome = await run(service, CODE.format(port=port), "code_run")
     assert outcome.result is not None
     assert outcome.result.stdout.startswith(b"b'hello'\n"), outcome
-    told = [event.data async for event in live.log.follow() if event.kind == "network"]
+    told = [dict(event.data) async for event in live.log.follow() if event.kind == "network"]
+    moments = [datetime.fromisoformat(one.pop("at")) for one in told]
     assert told == [
         {
+            "number": 1,
             "host": "a.test",
             "port": port,
             "allowed": True,
@@ -87,6 +97,7 @@ async def test_each_decision_is_an_event_and_bytes_are_in_the_record_and_in_metr
             "secret": "token",
         },
         {
+            "number": 2,
             "host": "b.example",
             "port": port,
             "allowed": False,
@@ -96,13 +107,44 @@ async def test_each_decision_is_an_event_and_bytes_are_in_the_record_and_in_metr
         },
     ]
     record = outcome.record
-    assert (record.network_bytes_sent, record.network_bytes_recv) == (len(seen.text), len(answered(b"hello")))
+    moved = (len(seen.text), len(answered(b"hello")))
+    assert (record.network_bytes_sent, record.network_bytes_recv) == moved
+    rows = await service.store.network_decisions(record.exec_id)
+    assert [(row.number, row.at, row.host, row.rule, row.secret) for row in rows] == [
+        (one["number"], moment, one["host"], one["rule"], one["secret"])
+        for one, moment in zip(told, moments, strict=True)
+    ]
+    assert [(row.sent, row.received) for row in rows] == [moved, (0, 0)]
+    assert {(row.exec_id, row.project_id) for row in rows} == {(record.exec_id, record.project_id)}
+    said = record.network_decisions
+    assert (said["total"], said["refused"], said["rows"]) == (2, 1, 2)
+    assert await verify_chain(service.store, service.signer.public_key) == []
     stored = [event.kind async for event in service.lifecycle.events(record, 0)]
     assert stored.count("network") == 2
     metrics = service.metrics.text()
     assert b'sandbox_network_contacts_total{decision="allowed"} 1.0' in metrics
     assert b'sandbox_network_contacts_total{decision="denied"} 1.0' in metrics
     assert b'sandbox_network_bytes_total{direction="sent"} %d.0' % len(seen.text) in metrics
+
+
+async def test_a_run_whose_jar_is_lost_has_the_rows_of_what_is_known(
+    service: Service, web: tuple[int, Seen]
+) -> None:
+    request = RunRequest(
+        language=Language.PYTHON, code=CODE.format(port=web[0]) + "import time; time.sleep(60)"
+    )
+    live = await service.lifecycle.submit(Submission(request=request, tool="code_run"))
+    assert isinstance(live, LiveRun)
+    decided = 0
+    async for event in live.log.follow():
+        decided += event.kind == "network"
+        if decided == 2 and isinstance(live.jar, GuestJar):
+            live.jar.link.fail("the test cut it off")
+    record = (await live.outcome()).record
+    assert record.verdict == Verdict.LOST
+    rows = await service.store.network_decisions(record.exec_id)
+    assert [(row.host, row.allowed) for row in rows] == [("a.test", True), ("b.example", False)]
+    assert await verify_chain(service.store, service.signer.public_key) == []
 
 
 async def test_a_secret_is_sent_and_nowhere_written_down(service: Service, web: tuple[int, Seen]) -> None:
@@ -113,6 +155,18 @@ async def test_a_secret_is_sent_and_nowhere_written_down(service: Service, web: 
     files = [path for path in service.config.data_dir.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if VALUE.encode() in path.read_bytes()]
+
+
+async def test_a_secret_of_one_project_is_not_sent_for_another(
+    service: Service, web: tuple[int, Seen]
+) -> None:
+    port, seen = web
+    _, outcome = await run(service, CODE.format(port=port), "code_run", "other")
+    assert outcome.result is not None
+    assert outcome.result.stdout.startswith(b"b'hello'\n")
+    assert b"x-key" not in seen.text
+    rows = await service.store.network_decisions(outcome.record.exec_id)
+    assert [row.secret for row in rows] == ["", ""]
 
 
 async def test_a_run_that_policy_gives_no_network_has_none(service: Service, web: tuple[int, Seen]) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import textwrap
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +185,52 @@ async def test_nothing_is_smuggled_past_the_check(engine: Engine, request_: str)
     assert b"smuggled" not in seen.text
     assert b"service.test" not in seen.text
     assert seen.connections <= 1
+
+
+NOTE = b"a-note-for-the-next-run"
+LEAVE = """
+    from asking import ask
+    at, note = "public.test:{port}", "{note}"
+    def tell(method, *lines, body=""):
+        head = (f"{{method}} http://{{at}}/board HTTP/1.1", f"Host: {{at}}", *lines, "", body)
+        print(ask("\\r\\n".join(head).encode()))
+
+    for method in ("PUT", "POST", "DELETE", "PATCH", "MKCOL", "put"):
+        tell(method, f"Content-Length: {{len(note)}}", body=note)
+    for lines, body in (
+        ((f"Content-Length: {{len(note)}}",), note),
+        (("Transfer-Encoding: chunked",), f"{{len(note):x}}\\r\\n{{note}}\\r\\n0\\r\\n\\r\\n"),
+        (("Connection: upgrade", "Upgrade: websocket"), note),
+        (("X-HTTP-Method-Override: PUT", "X-Note: " + note), ""),
+    ):
+        tell("GET", *lines, body=body)
+    """
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["open", "read-only"])
+async def test_a_mirror_carries_no_note_from_one_run_to_the_next(engine: Engine, read_only: bool) -> None:
+    """A mirror that keeps what is written to its board, and shows it to whoever asks."""
+    board = bytearray()
+
+    async def mirror(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"/board" in head.partition(b"\r\n")[0]:
+            board.extend(head)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    while data := await reader.read(4096):
+                        board.extend(data)
+        writer.write(answered(bytes(board)))
+
+    async with server(mirror, address="127.0.0.2") as (port, _):
+        allowed = network(
+            port, hosts=("*.test",), addresses=("127.0.0.2/32",), read_only=("*",) if read_only else ()
+        )
+        await attack(engine, allowed, LEAVE.format(port=port, note=NOTE.decode()))
+        read = "from asking import ask; print(ask(b'GET http://public.test:{0}/ HTTP/1.1\\r\\nHost: public.test:{0}\\r\\n\\r\\n'))"
+        found = await attack(engine, allowed, read.format(port))
+    assert b"200 OK" in found
+    assert (NOTE in found) is not read_only
 
 
 async def test_a_redirect_to_the_host_is_a_request_like_any_other(

@@ -335,6 +335,12 @@ def test_empty_allowlist_allows_nothing() -> None:
     assert network("allowlist: {domains: []}") == (NetworkRules("settings", hosts=()),)
 
 
+def test_hosts_may_be_read_only_for_everyone() -> None:
+    assert network("read_only_domains: [pypi.org], allowlist: {domains: ['*.org']}") == (
+        NetworkRules("settings", hosts=("*.org",), read_only_hosts=("pypi.org",)),
+    )
+
+
 def complaint(text: str) -> str:
     try:
         loads(text)

@@ -33,6 +33,13 @@ def test_a_run_shows_up_by_itself(console: Console, api: Api) -> None:
     expect(row).to_contain_text("exited 0")
 
 
+def test_the_code_of_a_run_is_shown_with_its_lines(console: Console, api: Api) -> None:
+    exec_id = api.run("x = '<b>bold</b>'\nprint(x)")
+    console.go(f"runs/{exec_id}")
+    program = console.page.get_by_role("region", name="Program")
+    expect(program.get_by_role("listitem")).to_have_text(["x = '<b>bold</b>'", "print(x)"])
+
+
 def test_filters_are_part_of_the_address(console: Console, api: Api) -> None:
     wanted, other = api.run("print(1)", project_id="wanted"), api.run("print(1)", project_id="other")
     console.page.get_by_label("Project").fill("wanted")

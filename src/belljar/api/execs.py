@@ -1,8 +1,10 @@
-"""`/sandbox/execs`: submit a run, list runs, show one, listen to one, cancel one, and its receipt."""
+"""`/sandbox/execs`: submit, list, show, listen to and cancel runs; their code, network, receipts."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,9 +18,10 @@ from belljar.api.outcomes import ApprovalWait, finished, here_or_over, still_wai
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.audit import receipts
 from belljar.audit.records import NEXT, ExecRecord, Filter, Status
-from belljar.errors import BadRequest, NotFound, UnsupportedLanguage
+from belljar.errors import BadRequest, Forbidden, NotFound, UnsupportedLanguage
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest
+from belljar.tokens import Role
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -28,8 +31,10 @@ __all__ = [
     "Program",
     "TaskRef",
     "cancel",
+    "code",
     "create",
     "events",
+    "network",
     "page",
     "page_limit",
     "receipt",
@@ -74,6 +79,7 @@ class ExecBody(Body):
     exec: Program
     inputs: list[FileBody] = []
     output_files: list[Text] | None = None
+    packages: list[Text] = []
     policy_overrides: dict[str, Any] = {}
     task_ref: TaskRef = Field(default_factory=TaskRef)
     persist_work: bool = False
@@ -91,6 +97,7 @@ async def create(call: Call) -> Response:
         output_files=None if body.output_files is None else tuple(body.output_files),
         working_dir=body.exec.cwd,
         env=body.exec.env,
+        packages=tuple(body.packages),
     )
     submission = Submission(
         request=request,
@@ -178,6 +185,24 @@ async def cancel(call: Call) -> Response:
     except NotFound:
         return _shown(call, await call.record())
     return _shown(call, record, 202)
+
+
+async def network(call: Call) -> Response:
+    """What was decided of its way out; written down when it is over, and told as events before."""
+    record = await call.record()
+    said = record.network_decisions
+    rows = [asdict(one) for one in await call.service.store.network_decisions(record.exec_id)]
+    answer = {"exec_id": record.exec_id, "total": said.get("total", 0), "refused": said.get("refused", 0)}
+    return json_answer({**answer, "decisions": rows})
+
+
+async def code(call: Call) -> Response:
+    """For whoever ran it, and for people: an agent does not read what others ran in its project."""
+    record = await call.record()
+    if call.caller.role is Role.AGENT and call.caller.id != record.token_id:
+        raise Forbidden("the code of a run is told to whoever ran it, and to people's tokens")
+    text = await asyncio.to_thread(call.service.workspace.code, record)
+    return json_answer({"exec_id": record.exec_id, "code_hash": record.code_hash, "code": text})
 
 
 async def receipt(call: Call) -> Response:

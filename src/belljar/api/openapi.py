@@ -25,7 +25,7 @@ from belljar.api.skills import InvokeBody
 from belljar.api.terminals import SignalBody
 from belljar.api.tests import TestsBody
 from belljar.api.tools import ToolBody
-from belljar.audit.records import ExecRecord, Status
+from belljar.audit.records import ExecRecord, NetworkDecision, Status
 from belljar.engines.base import Area
 from belljar.execution.approvals import ApprovalState
 from belljar.execution.sessions import State
@@ -67,6 +67,7 @@ _PAGE_LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
 
 _ARTIFACT = _object({"path": _TEXT, "size": _COUNT, "sha256": _TEXT, "mime": _TEXT})
 _SKIPPED = _object({"path": _TEXT, "reason": _TEXT})
+_PACKAGE = _object({"name": _TEXT, "version": _TEXT, "sha256": _TEXT})
 _ERROR = _object(
     {
         "request_id": _or_none(_TEXT),
@@ -100,6 +101,7 @@ _RUN = _object(
         "outputs": _list(_ref("Artifact")),
         "output_files": _list(_object({"path": _TEXT, "content_b64": _TEXT, "size": _COUNT})),
         "skipped": _list(_ref("Skipped")),
+        "packages": _list(_PACKAGE),
         "usage": _ANYTHING,
         "receipt": _or_none(_TEXT),
     }
@@ -147,6 +149,7 @@ _APPROVAL = _object(
         "args": _list(_TEXT),
         "working_dir": _TEXT,
         "env_keys": _list(_TEXT),
+        "packages": _list(_TEXT),
         "files": _DIGESTS,
         "inputs": _DIGESTS,
         "role": _or_none(_TEXT),
@@ -165,6 +168,7 @@ _SKILL = _object(
         "inputs": _ANYTHING,
         "outputs": _ANYTHING,
         "entrypoint": _list(_TEXT),
+        "packages": _list(_TEXT),
         "limits": _ANYTHING,
     }
 )
@@ -266,6 +270,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         },
     ),
     ("GET", _EXEC): Operation("The whole record of a run.", _ref("Exec")),
+    ("GET", f"{_EXEC}/code"): Operation(
+        "What ran, once it is over, as long as it is kept.",
+        _object({"exec_id": _TEXT, "code_hash": _TEXT, "code": _TEXT}),
+    ),
     ("GET", f"{_EXEC}/events"): Operation(
         "What a run does, from the start or after `Last-Event-ID`.", "text/event-stream", headers=_LAST_EVENT
     ),
@@ -281,6 +289,17 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         ),
     ),
     ("GET", f"{_EXEC}/artifacts/{{path}}"): Operation("One file that a run left.", "*/*"),
+    ("GET", f"{_EXEC}/network"): Operation(
+        "What was decided of a run's way out, once it is over: the first decisions, and how many there were.",
+        _object(
+            {
+                "exec_id": _TEXT,
+                "total": _COUNT,
+                "refused": _COUNT,
+                "decisions": _list(TypeAdapter(NetworkDecision).json_schema(mode="serialization")),
+            }
+        ),
+    ),
     ("GET", f"{_EXEC}/receipt"): Operation(
         "The signed receipt of a run that is over.",
         _object({"number": _COUNT, "exec_id": _TEXT, "body": _TEXT, "hash": _TEXT, "signature": _TEXT}),

@@ -10,10 +10,21 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from belljar.audit import matters
+from belljar.audit import matters, network
 from belljar.audit.migrations import MIGRATIONS
 from belljar.audit.receipts import GENESIS, Signer, verify_receipt
-from belljar.audit.records import NEXT, ExecRecord, Filter, Matter, Page, Receipt, Status
+from belljar.audit.records import (
+    NEXT,
+    NOTHING_ASKED,
+    ExecRecord,
+    Filter,
+    Matter,
+    NetworkAccount,
+    NetworkDecision,
+    Page,
+    Receipt,
+    Status,
+)
 from belljar.audit.rows import NAMES, OUTCOME, Codec, Column, Kind, cursor_after, place_of, plain_text, text
 from belljar.audit.statements import Operation, Statement, Steps, T
 from belljar.errors import BadRequest, Conflict, NotFound, StoreUnavailable
@@ -85,12 +96,15 @@ class Ledger:
         if record.status is not Status.RUNNING or not again:
             raise _no_such_move(record, Status.RUNNING)
 
-    def finish(self, record: ExecRecord) -> Operation[ExecRecord]:
+    def finish(self, record: ExecRecord, account: NetworkAccount) -> Operation[ExecRecord]:
         status = Status.REFUSED if record.status is Status.REFUSED else Status.FINISHED
-        outcome = self._codec.encode(replace(record, status=status, receipt_hash=None), OUTCOME)
-        return partial(self._finish, record.exec_id, status, outcome)
+        final = replace(record, status=status, network_decisions=network.summary(account), receipt_hash=None)
+        outcome = self._codec.encode(final, OUTCOME)
+        return partial(self._finish, record.exec_id, status, outcome, account.decisions)
 
-    def _finish(self, exec_id: str, status: Status, outcome: list[Any]) -> Steps[ExecRecord]:
+    def _finish(
+        self, exec_id: str, status: Status, outcome: list[Any], decisions: Sequence[NetworkDecision]
+    ) -> Steps[ExecRecord]:
         found = yield Statement(f"{_SELECT} WHERE exec_id = $1 {self._dialect.lock_row}", (text(exec_id),))
         if not found:
             raise _unknown(exec_id)
@@ -104,6 +118,7 @@ class Ledger:
             # What `release` and `start` wrote stays, if the outcome does not say it.
             if value not in (None, "", "{}") or column.name not in _STARTED:
                 row[column.name] = value
+        yield from network.insert(self._codec, decisions)
         # From the row, not from what was handed in: it has to come out the same when it is verified.
         record = self._codec.decode(list(row.values()))
         receipt = yield from self._issue(record)
@@ -189,6 +204,9 @@ class Ledger:
         found = yield Statement(f"{_UNRECEIPTED} LIMIT {int(limit)}")
         return [plain_text(row[0]) for row in found]
 
+    def network_decisions(self, exec_id: str) -> Steps[Sequence[NetworkDecision]]:
+        return network.list_of(exec_id)
+
     # Matters
 
     def open_matter(self, matter: Matter) -> Steps[Matter]:
@@ -265,8 +283,8 @@ class LedgerStore(ABC):
     async def start(self, exec_id: str, started_at: datetime, engine: str) -> None:
         await self._write(self._ledger.start(exec_id, started_at, engine))
 
-    async def finish(self, record: ExecRecord) -> ExecRecord:
-        return await self._write(self._ledger.finish(record))
+    async def finish(self, record: ExecRecord, account: NetworkAccount = NOTHING_ASKED) -> ExecRecord:
+        return await self._write(self._ledger.finish(record, account))
 
     async def get(self, exec_id: str) -> ExecRecord | None:
         return await self._read(self._ledger.get(exec_id))
@@ -292,6 +310,9 @@ class LedgerStore(ABC):
 
     async def unreceipted(self, limit: int) -> Sequence[str]:
         return await self._read(partial(self._ledger.unreceipted, limit))
+
+    async def network_decisions(self, exec_id: str) -> Sequence[NetworkDecision]:
+        return await self._read(partial(self._ledger.network_decisions, exec_id))
 
     async def open_matter(self, matter: Matter) -> Matter:
         return await self._write(partial(self._ledger.open_matter, matter))

@@ -104,4 +104,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX matters_by_state ON matters (kind, state, created_at, id)",
     ),
     ("ALTER TABLE sandbox_execs ADD COLUMN approval {json} NOT NULL DEFAULT '{{}}'",),
+    (
+        "ALTER TABLE sandbox_execs ADD COLUMN network_decisions {json} NOT NULL DEFAULT '{{}}'",
+        """
+        CREATE TABLE network_decisions (
+            exec_id {text} NOT NULL REFERENCES sandbox_execs (exec_id),
+            project_id {text} NOT NULL,
+            number {integer} NOT NULL,
+            at {time} NOT NULL,
+            host {text} NOT NULL,
+            port {integer} NOT NULL,
+            address {text} NOT NULL,
+            allowed {boolean} NOT NULL,
+            rule {text} NOT NULL,
+            secret {text} NOT NULL,
+            sent {integer},
+            received {integer},
+            PRIMARY KEY (exec_id, number)
+        )
+        """,
+    ),
+    ("ALTER TABLE sandbox_execs ADD COLUMN packages {json} NOT NULL DEFAULT '[]'",),
 )

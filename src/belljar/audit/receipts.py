@@ -27,6 +27,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from belljar.audit import network
 from belljar.audit.records import AuditStore, ExecRecord, Receipt
 from belljar.audit.rows import NAMES, iso
 from belljar.errors import BadConfig, BadRequest, StoreUnavailable
@@ -254,6 +255,8 @@ async def _record_faults(
     if record.receipt_hash != receipt.hash:
         changed.append("receipt_hash")
     faults = [fault(FaultKind.RECORD, f"{name} of the record is not what it was") for name in changed]
+    if not await _are_the_decisions(store, receipt.exec_id, body):
+        faults.append(fault(FaultKind.RECORD, "its network decisions are not what they were"))
     if left_behind is not None and (found := await asyncio.to_thread(left_behind, record)) is not None:
         for path, digest in _artifacts(body):
             if path not in found:
@@ -261,6 +264,17 @@ async def _record_faults(
             elif found[path] != digest:
                 faults.append(fault(FaultKind.ARTIFACT, f"{path!r} is another file than the run left"))
     return faults
+
+
+async def _are_the_decisions(store: AuditStore, exec_id: str, body: Mapping[str, Any]) -> bool:
+    """Whether the rows are those of the receipt: none, where it says nothing of them."""
+    said = body.get("network_decisions")
+    digest = said.get("sha256") if isinstance(said, dict) else None
+    try:
+        found = await store.network_decisions(exec_id)
+    except StoreUnavailable:
+        return False
+    return network.digest(found) == (digest or network.digest(()))
 
 
 def _differing(record: ExecRecord, body: Mapping[str, Any]) -> list[str]:

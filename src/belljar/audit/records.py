@@ -16,7 +16,7 @@ from typing import Any, Protocol
 class Status(StrEnum):
     """Where a run is."""
 
-    REFUSED = "refused"  # policy or a person said no; nothing was run
+    REFUSED = "refused"  # policy or a person said no, or a package cannot be had; nothing was run
     PENDING = "pending_approval"  # accepted, durable, waiting for a person's yes
     QUEUED = "queued"  # accepted, durable, waiting for its turn
     RUNNING = "running"  # a jar is being made or used
@@ -26,7 +26,7 @@ class Status(StrEnum):
 NEXT: Mapping[Status, frozenset[Status]] = {
     Status.REFUSED: frozenset(),
     Status.PENDING: frozenset({Status.QUEUED, Status.REFUSED, Status.FINISHED}),
-    Status.QUEUED: frozenset({Status.RUNNING, Status.FINISHED}),
+    Status.QUEUED: frozenset({Status.RUNNING, Status.REFUSED, Status.FINISHED}),
     Status.RUNNING: frozenset({Status.FINISHED}),
     Status.FINISHED: frozenset(),
 }
@@ -102,9 +102,46 @@ class ExecRecord:
     skipped: tuple[Mapping[str, Any], ...] = ()
     files_read: tuple[str, ...] = ()
     files_written: tuple[str, ...] = ()
+    packages: tuple[Mapping[str, Any], ...] = ()
+    """name, version, sha256 of each that was installed for it."""
     network_bytes_sent: int = 0
     network_bytes_recv: int = 0
+    network_decisions: Mapping[str, Any] = field(default_factory=dict)
+    """How many there were (`total`), how many of them refused, how many have a row, and the rows' sha256.
+    Empty: nothing was asked for."""
     receipt_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkDecision:
+    """One row of `network_decisions`: a program asked for a way out, and this came of it."""
+
+    exec_id: str
+    project_id: str
+    number: int
+    at: datetime
+    host: str
+    port: int
+    address: str
+    allowed: bool
+    rule: str
+    secret: str
+    """Name of the one that went along."""
+    sent: int | None
+    received: int | None
+    """Bytes. None: not known when the run was over: its jar was lost, or another run kept the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkAccount:
+    """All that a run asked for on its way out: how often, and the first of it in full."""
+
+    decisions: tuple[NetworkDecision, ...] = ()
+    total: int = 0
+    refused: int = 0
+
+
+NOTHING_ASKED = NetworkAccount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +221,10 @@ class AuditStore(Protocol):
             NotFound: it was never accepted.
         """
 
-    async def finish(self, record: ExecRecord) -> ExecRecord:
-        """Write the outcome and its receipt; returns the record with `receipt_hash`. Exactly once per run:
-        a record that is final already is returned as it is. A PENDING one may also end as REFUSED.
+    async def finish(self, record: ExecRecord, account: NetworkAccount = NOTHING_ASKED) -> ExecRecord:
+        """Write the outcome, what was decided of its way out, and its receipt; returns the record with
+        `network_decisions` and `receipt_hash`. Exactly once per run: a record that is final already is
+        returned as it is. A PENDING one may also end as REFUSED.
 
         The outcome is `status`, `engine` and all that follows it; what was accepted stays as it was.
 
@@ -196,6 +234,9 @@ class AuditStore(Protocol):
         """
 
     async def get(self, exec_id: str) -> ExecRecord | None: ...
+
+    async def network_decisions(self, exec_id: str) -> Sequence[NetworkDecision]:
+        """In their order."""
 
     async def find_request(self, project_id: str, request_id: str) -> ExecRecord | None: ...
 

@@ -64,7 +64,12 @@ def _column(name: str, hint: object) -> Column:
     return Column(name, _KINDS[get_origin(hint) or hint])
 
 
-COLUMNS = tuple(_column(name, hint) for name, hint in get_type_hints(ExecRecord).items())
+def columns_of(kind: type) -> tuple[Column, ...]:
+    """Of a dataclass, a column for each field."""
+    return tuple(_column(name, hint) for name, hint in get_type_hints(kind).items())
+
+
+COLUMNS = columns_of(ExecRecord)
 NAMES = tuple(one.name for one in fields(ExecRecord))
 OUTCOME = tuple(one for one in COLUMNS if one.name in {"status", *NAMES[NAMES.index("engine") :]})
 """What the end of a run writes: `engine` and all that follows it. The rest stays as it was accepted."""

@@ -87,6 +87,18 @@ def show(exec_id: ExecId, as_json: AsJson = False) -> None:
         )
 
 
+@app.command("code")
+def code(exec_id: ExecId) -> None:
+    """Print what ran."""
+    from belljar.cli.remote import connected
+    from belljar.cli.terminal import Screen
+
+    with connected() as client:
+        screen = Screen(sys.stdout)
+        screen.write(client.code(exec_id).encode("utf-8", "surrogatepass"))
+        screen.close()
+
+
 @app.command("logs")
 def logs(exec_id: ExecId, as_json: AsJson = False) -> None:
     """Print what a run wrote; of one that goes on, until it is over. With --json, each of its events."""
@@ -159,6 +171,23 @@ def cancel(exec_id: ExecId, as_json: AsJson = False) -> None:
         record = client.cancel(exec_id)
     if as_json:
         _print_json(record)
+
+
+@app.command("network")
+def network(exec_id: ExecId, as_json: AsJson = False) -> None:
+    """List what a run that is over asked for on its way out, and what was decided."""
+    from belljar.cli.remote import connected
+    from belljar.cli.tables import print_table
+
+    with connected() as client:
+        found = client.network(exec_id)
+    if as_json:
+        _print_json(found)
+        return
+    columns = ("number", "at", "host", "port", "address", "allowed", "rule", "secret", "sent", "received")
+    print_table(columns, [[one[name] for name in columns] for one in found["decisions"]])
+    if unlisted := found["total"] - len(found["decisions"]):
+        typer.echo(f"belljar: and {unlisted} more, of {found['refused']} refused in all", err=True)
 
 
 @app.command("receipt")

@@ -284,6 +284,11 @@ class AsyncClient:
             async for event in events:
                 yield event
 
+    async def code(self, exec_id: str) -> str:
+        """What ran, once it is over."""
+        said = await self._json("GET", wire.exec_path(exec_id, "code"))
+        return self._understood(lambda told: str(told["code"]), said)
+
     async def artifacts(self, exec_id: str) -> tuple[FileInfo, ...]:
         return self._understood(wire.artifacts, await self._json("GET", wire.exec_path(exec_id, "artifacts")))
 
@@ -318,6 +323,10 @@ class AsyncClient:
         asked = {"project_id": project_id, "path": path, "limit": limit, "cursor": cursor}
         params = httpx2.QueryParams({name: value for name, value in asked.items() if value is not None})
         return await self._json("GET", f"/sandbox/trail?{params}")
+
+    async def network(self, exec_id: str) -> Mapping[str, Any]:
+        """What was decided of a run's way out: `decisions`, the first of `total`."""
+        return await self._json("GET", wire.exec_path(exec_id, "network"))
 
     async def receipt(self, exec_id: str) -> Mapping[str, Any]:
         return await self._json("GET", wire.exec_path(exec_id, "receipt"))

@@ -22,7 +22,7 @@ from belljar.errors import (
     QueueFull,
     Unavailable,
 )
-from belljar.models import Skipped, SkipReason, Usage, Verdict
+from belljar.models import Package, Skipped, SkipReason, Usage, Verdict
 
 if TYPE_CHECKING:
     import httpx2
@@ -61,7 +61,7 @@ class Event(NamedTuple):
     number: int
     """From 1, without gaps."""
     kind: str
-    """queued, running, started, stdout, stderr, shown, alert, ended, finished."""
+    """queued, packages, running, started, stdout, stderr, shown, network, alert, ended, finished."""
     data: Mapping[str, Any]
 
     @property
@@ -105,6 +105,8 @@ class Result:
     skipped: tuple[Skipped, ...]
     usage: Usage
     receipt: str | None
+    packages: tuple[Package, ...] = ()
+    """What was installed for it."""
     results: tuple[Mapping[str, Any], ...] = ()
     """What a cell of a session's context showed: mime type to data, each."""
     answer: Mapping[str, Any] = field(repr=False)
@@ -143,6 +145,8 @@ class RunOptions(TypedDict, total=False):
     on_output_limit: str
     """Past the limit for output: `truncate`, or `kill` the run."""
     image: str
+    packages: Sequence[str]
+    """To be installed for a Python program, such as `numpy>=2`, where policy allows it."""
     project_id: str
     request_id: str
     """The same id with the same request is the same run, executed once. Made by the client if left out."""
@@ -162,6 +166,7 @@ class ExecOptions(TypedDict, total=False):
     project_id: str
     skill_id: str
     output_files: Sequence[str]
+    packages: Sequence[str]
     policy_overrides: Mapping[str, object]
     task_ref: Mapping[str, str]
     request_id: str
@@ -355,6 +360,7 @@ def result(answer: Mapping[str, Any]) -> Result:
         skipped=tuple(Skipped(skip["path"], SkipReason(skip["reason"])) for skip in answer["skipped"]),
         usage=Usage(**{name: value for name, value in answer["usage"].items() if name in measured}),
         receipt=answer["receipt"],
+        packages=tuple(Package(**row) for row in answer.get("packages", ())),
         results=tuple(dict(shown) for shown in answer.get("results", ())),
         answer=answer,
     )

@@ -16,6 +16,8 @@ __all__ = ["Authority"]
 _VALID = timedelta(days=3660)
 _EARLIER = timedelta(hours=1)
 """Clocks differ."""
+_KEPT = 256
+"""Identities: a pattern may stand for any number of hosts."""
 
 
 class Authority:
@@ -34,6 +36,8 @@ class Authority:
     def identity(self, host: str) -> ssl.SSLContext:
         """Of that host, as far as those who trust us are concerned."""
         if host not in self._identities:
+            if len(self._identities) >= _KEPT:
+                del self._identities[next(iter(self._identities))]
             self._identities[host] = self._made(host)
         return self._identities[host]
 

@@ -27,14 +27,18 @@ class Spent(Exception):
 class Contact:
     """A name that may be talked to, and the addresses that it was found to have."""
 
+    number: int
+    """Of the decision that it may."""
     host: str
     port: int
     addresses: tuple[str, ...]
     secret: Secret | None = None
     identity: ssl.SSLContext | None = None
-    """Whom we pass ourselves off as to the program, where its TLS is opened to put the secret in."""
+    """Whom we pass ourselves off as to the program, where its TLS is opened to read its requests."""
+    read_only: str = ""
+    """The rule by which nothing may be sent there; empty where there is none."""
 
     @property
     def is_plain_http(self) -> bool:
-        """Whether its requests are read: by its port, or because a secret goes into them."""
+        """Whether its requests can be read as they come: by its port, or because a secret goes into them."""
         return self.port == 80 or (self.secret is not None and not self.secret.tls)

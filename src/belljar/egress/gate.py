@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from belljar.egress import addresses, names, rules, tunnels
@@ -19,7 +21,7 @@ from belljar.egress.contacts import Contact, Refusal, Spent
 from belljar.egress.secrets import Secret
 from belljar.egress.sockets import Share, Sockets
 from belljar.egress.streams import CHUNK, Duplex, Upstream
-from belljar.models import Contacted, Network
+from belljar.models import Carried, Contacted, Network, Owner
 
 if TYPE_CHECKING:
     from belljar.egress.authority import Authority
@@ -29,7 +31,7 @@ __all__ = ["Egress", "Gate", "Quota"]
 LOOKUPS_AT_ONCE = 4
 """Of one jar, so that the others' names are resolved meanwhile."""
 
-Tell = Callable[[Contacted], None]
+Tell = Callable[[Contacted | Carried], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,12 @@ class Quota:
     """In both directions together."""
 
 
+@dataclass(slots=True)
+class _Moved:
+    sent: int = 0
+    received: int = 0
+
+
 class Gate:
     def __init__(self, egress: Egress, network: Network) -> None:
         self._egress = egress
@@ -49,10 +57,21 @@ class Gate:
         self._share = Share(egress.sockets)
         self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self._tell: Tell | None = None
+        self.owners: frozenset[Owner | None] = frozenset({None})
+        """Of the runs that are under way: what is not for all of them is for none."""
+        self._decisions = 0
+        self._under_way: dict[int, _Moved] = {}
+        """Connections by the number of their decision."""
         self._connections = 0
         self._bytes = 0
         self.sent = 0
         self.received = 0
+
+    @property
+    def certificate(self) -> str:
+        """What programs have to trust, in PEM; empty where no TLS is opened."""
+        opens = self._egress.opens_tls or any(rules.read_only_hosts for rules in self._network.rules)
+        return self._egress.authority.certificate if opens else ""
 
     def open(self, tell: Tell) -> None:
         """A run begins."""
@@ -60,23 +79,34 @@ class Gate:
         self._connections = self._bytes = 0
 
     def shut(self) -> None:
+        """What is under way is cut; so much it had moved."""
+        for number in list(self._under_way):
+            self._account(number)
         self._tell = None
 
     def count_sent(self, contact: Contact, count: int) -> None:
         """Spent where that is more than a run may move."""
         self.sent += count
+        if contact.number in self._under_way:
+            self._under_way[contact.number].sent += count
         self._spend(contact, count)
 
     def count_received(self, contact: Contact, count: int) -> None:
         self.received += count
+        if contact.number in self._under_way:
+            self._under_way[contact.number].received += count
         self._spend(contact, count)
+
+    def done(self, contact: Contact) -> None:
+        """Its connection is over."""
+        self._account(contact.number)
 
     async def carry(self, client: Duplex) -> None:
         """One tunnel, from its first byte to its last. Whatever the program does, nothing is raised."""
         await tunnels.carry(client, self)
 
-    async def admit(self, host: str, port: int) -> Contact:
-        """Refusal unless it may be talked to."""
+    async def admit(self, host: str, port: int, *, tunnel: bool) -> Contact:
+        """Refusal unless it may be talked to. Of a tunnel it is not known yet what is said inside."""
         self._connections += 1
         if self._tell is None:
             raise Refusal(403, "no run is under way")
@@ -97,23 +127,24 @@ class Gate:
         try:
             found, vetting = await addresses.vetted(self._resolve, self._network, name)
         except Unreachable as reason:
-            self._say(Contacted(host=name, port=port, allowed=True, rule=ruling.rule))
+            self._decided(name, port, allowed=True, rule=ruling.rule)
             raise Refusal(502, f"{name}: {reason}") from None
         if not vetting.allowed:
             raise self.refuse(name, port, vetting.rule)
-        secret = self._egress.secret_for(name, port)
-        self._say(
-            Contacted(
-                host=name,
-                port=port,
-                allowed=True,
-                rule=ruling.rule,
-                address=found[0],
-                secret=secret.name if secret else "",
-            )
+        secret = self._egress.secret_for(name, port, self.owners)
+        number = self._decided(
+            name,
+            port,
+            allowed=True,
+            rule=ruling.rule,
+            address=found[0],
+            secret=secret.name if secret else "",
         )
-        identity = self._egress.identity(name) if secret and secret.tls else None
-        return Contact(name, port, tuple(found), secret, identity)
+        self._under_way[number] = _Moved()
+        read_only = rules.read_only(self._network, name)
+        opened = secret.tls if secret else read_only and tunnel and port != 80
+        identity = self._egress.authority.identity(name) if opened else None
+        return Contact(number, name, port, tuple(found), secret, identity, read_only)
 
     async def _resolve(self, host: str) -> Sequence[str]:
         """However soon its caller gives up, a lookup counts until it is over: it holds a thread so long."""
@@ -130,7 +161,7 @@ class Gate:
     def refuse(self, host: str, port: int, rule: str) -> Refusal:
         """It is written down; what the program can be told of it is for the caller to raise."""
         host = names.shown(host)
-        self._say(Contacted(host=host, port=port, allowed=False, rule=rule))
+        self._decided(host, port, allowed=False, rule=rule)
         return Refusal(403, f"{host}:{port} is refused ({rule})")
 
     async def connect(self, contact: Contact) -> Duplex:
@@ -163,9 +194,29 @@ class Gate:
             why = getattr(error, "verify_message", None) or "it does not speak TLS as it should"
             raise Unreachable(why) from None
 
-    def _say(self, contacted: Contacted) -> None:
+    def _decided(
+        self, host: str, port: int, *, allowed: bool, rule: str, address: str = "", secret: str = ""
+    ) -> int:
+        """The number that it is told under."""
+        self._decisions += 1
+        contacted = Contacted(
+            number=self._decisions,
+            at=datetime.now(UTC).isoformat(timespec="microseconds"),
+            host=host,
+            port=port,
+            allowed=allowed,
+            rule=rule,
+            address=address,
+            secret=secret,
+        )
         if self._tell is not None:
             self._tell(contacted)
+        return contacted.number
+
+    def _account(self, number: int) -> None:
+        moved = self._under_way.pop(number, None)
+        if moved is not None and self._tell is not None:
+            self._tell(Carried(number=number, sent=moved.sent, received=moved.received))
 
     def _spend(self, contact: Contact, count: int) -> None:
         self._bytes += count
@@ -194,22 +245,19 @@ class Egress:
         trust: ssl.SSLContext | None = None,
         sockets: Sockets | None = None,
     ) -> None:
-        """`trust`: whom to believe at the other end of TLS that is opened for a secret."""
+        """`trust`: whom to believe at the other end of TLS that is opened."""
         self.resolve = resolve or addresses.Resolver()
         self.quota = quota or Quota()
         self.sockets = sockets or Sockets()
         self._trust = trust
         self._secrets = secrets
-        self._authority: Authority | None = None
-        if any(secret.tls for secret in secrets):
-            from belljar.egress.authority import Authority  # what it imports takes longer than a short run
+        self.opens_tls = any(secret.tls for secret in secrets)
 
-            self._authority = Authority()
+    @cached_property
+    def authority(self) -> Authority:
+        from belljar.egress.authority import Authority  # what it imports takes longer than a short run
 
-    @property
-    def certificate(self) -> str:
-        """What programs have to trust, in PEM; empty where no TLS is opened."""
-        return self._authority.certificate if self._authority else ""
+        return Authority()
 
     @property
     def trust(self) -> ssl.SSLContext:
@@ -220,9 +268,9 @@ class Egress:
     def gate(self, network: Network) -> Gate:
         return Gate(self, network)
 
-    def secret_for(self, host: str, port: int) -> Secret | None:
-        return next((one for one in self._secrets if (one.host, one.port) == (host, port)), None)
-
-    def identity(self, host: str) -> ssl.SSLContext:
-        assert self._authority is not None
-        return self._authority.identity(host)
+    def secret_for(self, host: str, port: int, owners: Collection[Owner | None]) -> Secret | None:
+        """That which all of them may use there. No two of one host and port are for the same owner."""
+        for one in self._secrets:
+            if (one.host, one.port) == (host, port) and owners and all(map(one.is_for, owners)):
+                return one
+        return None

@@ -32,6 +32,9 @@ _HOP = frozenset(
     )
 )
 """Of this hop, or said anew by us."""
+_READS = ("GET", "HEAD")
+_OTHER_METHOD = (b"x-http-method-override", b"x-http-method", b"x-method-override")
+"""By which some servers take one method for another."""
 
 
 class BadHead(Exception):
@@ -66,6 +69,13 @@ class Head:
         named = b",".join(self.values(b"connection")).lower().replace(b" ", b"").split(b",")
         wanted = self.values(b"upgrade")
         return wanted[0] if wanted and b"upgrade" in named else b""
+
+    @property
+    def only_reads(self) -> bool:
+        """GET or HEAD and nothing with it, by whatever name a server might take it for more."""
+        if self.method not in _READS or self.length != 0 or self.upgrade:
+            return False
+        return all(name not in _OTHER_METHOD for name, _ in self.fields)
 
     def server(self, default_port: int) -> tuple[Authority, str]:
         """Whom it is for, and the path there. Target and Host must say the same; Host is there once."""

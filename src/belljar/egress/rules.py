@@ -1,6 +1,6 @@
 """May a program talk to this name on this port, and to this address? Every layer must allow; any may deny.
 
-    hosts      none are allowed unless a layer lists them
+    hosts      none are allowed unless a layer lists them; any layer may call one read-only
     ports      80 and 443 unless a layer lists others
     addresses  private ones are forbidden unless a layer lists their range
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from belljar.models import Network, NetworkRules
 
-__all__ = ["Ruling", "matches", "may_connect", "may_reach"]
+__all__ = ["Ruling", "matches", "may_connect", "may_reach", "read_only"]
 
 PORTS = (80, 443)
 
@@ -49,6 +49,15 @@ def may_reach(network: Network, host: str, port: int) -> Ruling:
     if all(rules.ports is None for rules in network.rules) and port not in PORTS:
         return Ruling(False, "system: only ports 80 and 443, unless allowed_ports lists others")
     return Ruling(True, allowed_by)
+
+
+def read_only(network: Network, host: str) -> str:
+    """The rule by which that name may be read from and sent nothing; empty where there is none."""
+    for rules in network.rules:
+        for pattern in rules.read_only_hosts:
+            if matches(pattern, host):
+                return f"{rules.layer}: read_only_domains {pattern}"
+    return ""
 
 
 def matches(pattern: str, host: str) -> bool:

@@ -8,8 +8,11 @@
         file: github.token          # beside this file; or `value: …`
         tls: true                   # open the TLS of this host to put it in
         port: 443                   # else 80, or with `tls` 443
+        projects: [shop]            # only for runs of these projects; of any when left out
+        roles: [researcher]         # and only of these roles
 
-Whoever may reach the host may use the secret; a host that repeats what it is told gives it away.
+Whoever may reach the host and is of its projects and roles may use the secret. A host that repeats what it is
+told gives it away.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from urllib.parse import quote, unquote_plus
 from belljar import strictyaml
 from belljar.egress import names
 from belljar.errors import BadConfig
+from belljar.models import Owner
 from belljar.wording import nearest, printable, quoted
 
 __all__ = ["Secret", "load"]
 
-_KEYS = ("host", "port", "tls", "header", "query", "form", "value", "file")
+_BINDING = ("projects", "roles")
+_KEYS = ("host", "port", "tls", "header", "query", "form", "value", "file", *_BINDING)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TOKEN = re.compile(r"[A-Za-z0-9-]{1,64}")
 _VISIBLE = re.compile(r"[ -~]{1,8192}")
@@ -48,6 +53,22 @@ class Secret:
     query: str = ""
     form: str = "{}"
     tls: bool = False
+    projects: frozenset[str] | None = None
+    """Whose runs it is for; None: of any."""
+    roles: frozenset[str] | None = None
+
+    def is_for(self, owner: Owner | None) -> bool:
+        if owner is None:
+            return self.projects is None and self.roles is None
+        return (self.projects is None or owner.project in self.projects) and (
+            self.roles is None or owner.role in self.roles
+        )
+
+    def may_meet(self, other: Secret) -> bool:
+        """Whether both would go into one request of some run."""
+        return (self.host, self.port) == (other.host, other.port) and not (
+            _are_apart(self.projects, other.projects) or _are_apart(self.roles, other.roles)
+        )
 
     def into(self, path: str) -> tuple[str, tuple[tuple[bytes, bytes], ...]]:
         """The path and the header fields of a request that carries it; what the program put there is gone."""
@@ -71,14 +92,17 @@ def load(path: Path) -> tuple[Secret, ...]:
     listed = top.get("secrets") if isinstance(top, dict) and len(top) == 1 else None
     if listed is None or not isinstance(listed.value, dict):
         raise BadConfig(f"{printable(path)}: must hold `secrets:` and nothing else, each by its name")
-    found: dict[tuple[str, int], Secret] = {}
+    found: list[Secret] = []
     for name, node in listed.value.items():
         where = f"{printable(path)}:{node.line}: secret {quoted(name)}"
         secret = _secret(name, node, where, path.parent)
-        before = found.setdefault((secret.host, secret.port), secret)
-        if before is not secret:
-            raise BadConfig(f"{where} is for the same host and port as {quoted(before.name)}")
-    return tuple(found.values())
+        for other in filter(secret.may_meet, found):
+            raise BadConfig(
+                f"{where} is for the same host and port as {quoted(other.name)}, and a run might use both; "
+                "give them different `projects` or `roles`"
+            )
+        found.append(secret)
+    return tuple(found)
 
 
 def _secret(name: str, node: strictyaml.Node, where: str, folder: Path) -> Secret:
@@ -87,7 +111,8 @@ def _secret(name: str, node: strictyaml.Node, where: str, folder: Path) -> Secre
     for key in node.value:
         if key not in _KEYS:
             raise BadConfig(f"{where} has an unknown key {quoted(key)}{nearest(key, _KEYS)}")
-    given = {key: one.value for key, one in node.value.items()}
+    projects, roles = (_names(key, node.value.get(key), where) for key in _BINDING)
+    given = {key: one.value for key, one in node.value.items() if key not in _BINDING}
     tls = given.pop("tls", False)
     port = given.pop("port", 443 if tls else 80)
     words = {key: value for key, value in given.items() if isinstance(value, str)}
@@ -110,8 +135,33 @@ def _secret(name: str, node: strictyaml.Node, where: str, folder: Path) -> Secre
     value = words.get("value") or _from_file(folder / words.get("file", ""), where)
     if not _VISIBLE.fullmatch(value):
         raise BadConfig(f"{where}: its value must be visible ASCII, on one line")
-    put = {"header": place} if "header" in words else {"query": place}
-    return Secret(name=name, host=host, port=port, value=value, form=form, tls=tls, **put)
+    return Secret(
+        name=name,
+        host=host,
+        port=port,
+        value=value,
+        header=words.get("header", ""),
+        query=words.get("query", ""),
+        form=form,
+        tls=tls,
+        projects=projects,
+        roles=roles,
+    )
+
+
+def _names(key: str, node: strictyaml.Node | None, where: str) -> frozenset[str] | None:
+    """A list without a name would be for nobody, which nobody means."""
+    if node is None:
+        return None
+    items = [item.value for item in node.value] if isinstance(node.value, tuple) else []
+    names = frozenset(item for item in items if isinstance(item, str) and item)
+    if not items or len(names) != len(items):
+        raise BadConfig(f"{where}: `{key}` is a list of names, each once")
+    return names
+
+
+def _are_apart(one: frozenset[str] | None, other: frozenset[str] | None) -> bool:
+    return one is not None and other is not None and one.isdisjoint(other)
 
 
 def _from_file(path: Path, where: str) -> str:

@@ -1,6 +1,9 @@
 """Whom a TLS client says it wants: the server name of its ClientHello. RFC 8446 §4.1.2, RFC 6066 §3.
 
 Read, never changed: the bytes go on as they came. What cannot be read to the end is not let through.
+
+Browsers put an encrypted hello (ECH) into every plain one, mostly a mere show that nobody can tell from the
+real thing. It is left alone: the plain name counts.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ __all__ = ["MAX_HELLO", "BadHello", "Incomplete", "is_handshake", "server_name"]
 
 MAX_HELLO = 1 << 14
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
-_SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
+_SERVER_NAME = 0
 _HOST_NAME = 0
 _RECORD = struct.Struct(">BBBH")
 _MAX_RECORD = 1 << 14
 
 
 class BadHello(Exception):
-    """It is no ClientHello, or one that hides its server; says which."""
+    """It is no ClientHello, or one that names no server; says which."""
 
 
 class Incomplete(Exception):
@@ -35,7 +38,7 @@ def server_name(data: bytes) -> str:
 
     Raises:
         Incomplete: `data` ends before it does.
-        BadHello: it is not one, names nobody, or encrypts the name.
+        BadHello: it is not one, or names nobody.
     """
     hello = _Fields(_message(data))
     hello.take(2 + 32)  # version, random
@@ -51,8 +54,6 @@ def server_name(data: bytes) -> str:
         if kind in seen:
             raise BadHello("it has an extension twice")
         seen.add(kind)
-        if kind == _ENCRYPTED_HELLO:
-            raise BadHello("it encrypts its server name (ECH)")
         if kind == _SERVER_NAME:
             name = _only_name(_Fields(content))
     if name is None:

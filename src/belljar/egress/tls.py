@@ -1,4 +1,4 @@
-"""The server's side of TLS over any byte stream: how a host's TLS is opened to put a secret into it."""
+"""The server's side of TLS over any byte stream: how a host's TLS is opened to read requests."""
 
 from __future__ import annotations
 

@@ -68,6 +68,8 @@ class _Conversation:
         self._client.close()
         if self._server is not None:
             self._server.close()
+        if self._contact is not None:
+            self._gate.done(self._contact)
 
     async def hold(self, idle: asyncio.Timeout) -> None:
         self._idle = idle
@@ -90,14 +92,14 @@ class _Conversation:
                 wanted = heads.authority(head.target, None)
             except BadHead as reason:
                 raise Refusal(400, str(reason)) from None
-            contact, server = await self._reach(wanted)
+            contact, server = await self._reach(wanted, tunnel=True)
             await self._client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await self._tunnel(contact, server)
         elif head.target.startswith("/"):
             raise Refusal(400, "this is a proxy: the target must be a whole http:// address")
         else:
             wanted, path = _server(head, 80)
-            contact, server = await self._reach(wanted)
+            contact, server = await self._reach(wanted, tunnel=False)
             await self._request(head, path, contact, self._reader, self._client, server)
 
     async def _socks(self) -> None:
@@ -115,7 +117,7 @@ class _Conversation:
             await self._client.write(_socks_reply(_SOCKS_NO_SUCH_COMMAND))
             return
         try:
-            contact, server = await self._reach(Authority(host, port))
+            contact, server = await self._reach(Authority(host, port), tunnel=True)
         except Refusal as refusal:
             await self._client.write(_socks_reply(_SOCKS_CODES.get(refusal.status, _SOCKS_FAILED)))
             return
@@ -133,8 +135,8 @@ class _Conversation:
             return f"[{(await self._reader.exactly(16)).hex(':', 2)}]"
         raise EOFError
 
-    async def _reach(self, wanted: Authority) -> tuple[Contact, Duplex]:
-        contact = self._contact = await self._gate.admit(wanted.host, wanted.port)
+    async def _reach(self, wanted: Authority, *, tunnel: bool) -> tuple[Contact, Duplex]:
+        contact = self._contact = await self._gate.admit(wanted.host, wanted.port, tunnel=tunnel)
         self._server = await self._gate.connect(contact)
         return contact, self._server
 
@@ -146,7 +148,9 @@ class _Conversation:
             await self._check_server_name(contact)
             client = await tls.accept(self._reader, self._client, contact.identity)
             await self._request_inside(contact, Reader(client), client, server)
-        elif contact.is_plain_http and not sni.is_handshake(await self._reader.first()):
+        elif contact.read_only or (
+            contact.is_plain_http and not sni.is_handshake(await self._reader.first())
+        ):
             await self._request_inside(contact, self._reader, self._client, server)
         else:
             down = pump(server, self._client, self._received)
@@ -196,6 +200,9 @@ class _Conversation:
     async def _request(
         self, head: Head, path: str, contact: Contact, reader: Reader, client: Duplex, server: Duplex
     ) -> None:
+        if contact.read_only and not head.only_reads:
+            rule = f"{contact.read_only}, and this is not a plain GET or HEAD"
+            raise self._gate.refuse(contact.host, contact.port, rule)
         extra: tuple[tuple[bytes, bytes], ...] = ()
         if contact.secret is not None:
             path, extra = contact.secret.into(path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from belljar.models import Artifact, Event, Grant, InputFile, Language, Skipped
+from belljar.models import Artifact, Event, Grant, InputFile, Language, Owner, Skipped
 
 __all__ = ["WORK", "Area", "Check", "Collected", "Command", "Engine", "Jar", "Probe"]
 
@@ -67,6 +67,8 @@ class Check:
 class Probe:
     engine: str
     checks: tuple[Check, ...]
+    about: Mapping[str, object] = field(default_factory=dict)
+    """What an operator wants to know of it besides; as JSON, and without secrets."""
 
     @property
     def usable(self) -> bool:
@@ -79,6 +81,9 @@ class Probe:
 
 class Jar(Protocol):
     """One isolated place. Its life: put*, exec, collect, destroy."""
+
+    owner: Owner | None
+    """Whose run it is for; to be set before `exec`. None: nobody's in particular."""
 
     @property
     def alive(self) -> bool:

@@ -13,17 +13,17 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-from belljar.engines.tunnels import CONTACTED, Tunnels
+from belljar.engines.tunnels import TOLD, Tunnels, told
 from belljar.engines.watch import Push, Watch
 from belljar.errors import EngineUnavailable
 from belljar.guest import protocol
 from belljar.models import (
-    Contacted,
     Ended,
     Event,
     Grant,
     OnOutputLimit,
     Output,
+    Owner,
     Shown,
     Started,
     Stream,
@@ -53,10 +53,12 @@ class Followed(Protocol):
     """What is needed of a jar."""
 
     grant: Grant
+    owner: Owner | None
     posture: str
     held_by: Mapping[str, str]
 
     def counters(self) -> Mapping[str, int]: ...
+    async def settle(self) -> None: ...
 
     @property
     def link(self) -> Channel: ...
@@ -68,21 +70,23 @@ class Following:
         jar: Followed,
         stream: int,
         stdin: bytes,
+        before: Mapping[str, int],
         push: Callable[[Push], None],
         tunnels: Tunnels | None = None,
     ) -> None:
+        """`before`: the counters when the guest was not yet told; a program may be over before we go on."""
         self.stream = stream
         self.ended = False
         self._jar = jar
         self._stdin = stdin
         self._started = False
         self._shown = self._shown_bytes = 0
-        self._before = jar.counters()
+        self._before = before
         self._watch = Watch(jar.grant.limits, push, PATIENCE_S)
         jar.link.notice(stream, self._hear)
         self._tunnels = tunnels
         if tunnels is not None:
-            tunnels.begin(stream)
+            tunnels.begin(stream, jar.owner)
 
     def cancel(self) -> None:
         self._watch.stop(Verdict.CANCELLED)
@@ -96,6 +100,7 @@ class Following:
                 try:
                     event = self._understand(await link.next(self.stream))
                 except EngineUnavailable:
+                    await self._jar.settle()
                     event = self._lost()
                 except (protocol.ProtocolError, ArithmeticError, LookupError, TypeError, ValueError) as error:
                     link.fail(f"the guest broke the rules: {error}")
@@ -135,8 +140,8 @@ class Following:
             return self._noted(frame.json(), len(frame.payload))
         if frame.kind == protocol.END:
             return self._ended(frame.json())
-        if frame.kind == CONTACTED:
-            return Contacted(**frame.json())
+        if frame.kind == TOLD:
+            return told(frame)
         raise protocol.ProtocolError("a frame that is not the guest's to send")
 
     def _noted(self, note: Mapping[str, Any], size: int) -> Event | None:

@@ -21,11 +21,11 @@ from typing import Any
 
 from belljar.engines.base import WORK, Area, Collected, Command
 from belljar.engines.following import PATIENCE_S, Following
-from belljar.engines.link import MAX_DEPTH, GuestJar, Link, collect, put
+from belljar.engines.link import MAX_DEPTH, GuestJar, Link, collect
 from belljar.engines.watch import Push
 from belljar.errors import BadRequest, Conflict, EngineUnavailable, LimitExceeded, NotFound, PathNotAllowed
 from belljar.guest import protocol, tree
-from belljar.models import Event, Grant, InputFile
+from belljar.models import Event, Grant, InputFile, Owner
 
 __all__ = ["FileEntry", "KeptJar", "Seat", "Terminal"]
 
@@ -134,7 +134,7 @@ class KeptJar:
     # Files
 
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
-        await put(self._jar.link, area, files, self._jar.grant.limits)
+        await self._jar.put(area, files)
 
     async def listing(self, area: Area, path: str = "", *, depth: int = 1) -> list[FileEntry]:
         frames = await self.ask(
@@ -215,10 +215,10 @@ class Terminal:
     async def begin(self) -> None:
         """
         Raises:
-            BadRequest: jars of this engine have no terminals.
+            BadRequest: the jar has none left; its programs can use them up.
         """
         if (await self._next()).kind == protocol.END:
-            raise BadRequest("the jars of this engine have no terminals", field="session_id")
+            raise BadRequest("the session has no terminal left; end what holds them", field="session_id")
 
     async def output(self) -> AsyncIterator[bytes]:
         """What it shows, until it is over. It is not read faster than this is."""
@@ -275,6 +275,8 @@ class Terminal:
 class Seat:
     """The contract of `Jar`, for one run in a jar that stays."""
 
+    owner: Owner | None = None
+
     def __init__(self, kept: KeptJar, grant: Grant, env: Mapping[str, str], cwd: str) -> None:
         self._kept = kept
         self._jar = kept.jar
@@ -286,6 +288,7 @@ class Seat:
         self.grant = grant
         self.held_by = self._jar.held_by
         self.counters = self._jar.counters
+        self.settle = self._jar.settle
         self.posture = self._jar.posture
 
     @property
@@ -300,7 +303,7 @@ class Seat:
         self.grant = grant
 
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
-        await put(self.link, area, files, self.grant.limits)
+        await self._kept.put(area, files)
 
     async def exec(self, command: Command) -> AsyncIterator[Event]:
         if not self.alive:
@@ -314,14 +317,17 @@ class Seat:
             context.busy = True
             context.cells += 1
             try:
-                async for event in self._follow(self._hand_over(context, command), context.stream, command):
+                before = self.counters()
+                stream = self._hand_over(context, command)
+                async for event in self._follow(stream, context.stream, command, before):
                     yield event
             finally:
                 context.busy = False
         else:
+            before = self.counters()
             order = self._jar.order(command, self.grant.limits)
             stream = self.link.open("exec", command.stdin, **order, kept=True, stdin_open=command.stdin_open)
-            async for event in self._follow(stream, stream, command):
+            async for event in self._follow(stream, stream, command, before):
                 yield event
 
     def _hand_over(self, context: _Context, command: Command) -> int:
@@ -337,7 +343,9 @@ class Seat:
             stderr_cap=limits.stderr_kb << 10,
         )
 
-    async def _follow(self, stream: int, program: int, command: Command) -> AsyncIterator[Event]:
+    async def _follow(
+        self, stream: int, program: int, command: Command, before: Mapping[str, int]
+    ) -> AsyncIterator[Event]:
         """`program`: whom to signal. A context is interrupted first, and lives on if it heeds."""
         gentle = signal.SIGINT if command.context is not None else signal.SIGTERM
 
@@ -351,7 +359,7 @@ class Seat:
             else:
                 self.link.open("signal", signal=int(signal.SIGKILL), program=program)
 
-        following = self._following = Following(self, stream, command.stdin, push, self.link.tunnels)
+        following = self._following = Following(self, stream, command.stdin, before, push, self.link.tunnels)
         self._program = program
         events = following.events()
         try:

@@ -18,7 +18,7 @@ from belljar.engines.tunnels import MAX_OPEN, NO_WAY_OUT, Tunnels, WayOut
 from belljar.engines.watch import Push
 from belljar.errors import EngineUnavailable, GrantNotEnforceable, LimitExceeded, PathNotAllowed
 from belljar.guest import protocol, tree
-from belljar.models import Event, Grant, InputFile, Limits
+from belljar.models import Event, Grant, InputFile, Limits, Owner
 
 MAX_DEPTH = 64
 GUEST_BYTES = 6 << 20
@@ -215,6 +215,8 @@ async def collect(
 
 
 class GuestJar:
+    owner: Owner | None = None
+
     """A jar whose inside is our guest. An engine gives it a link and the facts only a host can see."""
 
     def __init__(
@@ -259,6 +261,9 @@ class GuestJar:
         carried = self.link.tunnels.counters() if self.link.tunnels is not None else {}
         return {**self._counters(), **carried}
 
+    async def settle(self) -> None:
+        """When its guest is gone: until `counters` tell why, where that takes more than to read them."""
+
     async def open_network(self) -> None:
         """Where the grant has one: the guest listens, and what it hears comes to a gate of the grant's rules.
 
@@ -271,8 +276,9 @@ class GuestJar:
         limits = self.grant.limits
         # A quarter of the guest's descriptors, and with full windows an eighth of the jar's memory.
         most = max(1, min(MAX_OPEN, limits.nofile // 4, limits.memory_mb))
-        certificate = self._way_out.certificate
-        self.link.tunnels = Tunnels(self.link, self._way_out.gate(self.grant.network), most)
+        gate = self._way_out.gate(self.grant.network)
+        certificate = gate.certificate
+        self.link.tunnels = Tunnels(self.link, gate, most)
         stream = self.link.open("network", port=PORT, most=most, files=proxy_files(), certificate=certificate)
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -290,8 +296,11 @@ class GuestJar:
     async def exec(self, command: Command) -> AsyncIterator[Event]:
         if self._destroyed is not None:
             raise EngineUnavailable("the jar was destroyed")
+        before = self.counters()
         stream = self.link.open("exec", command.stdin, **self.order(command, self.grant.limits))
-        following = self._following = Following(self, stream, command.stdin, self._push, self.link.tunnels)
+        following = self._following = Following(
+            self, stream, command.stdin, before, self._push, self.link.tunnels
+        )
         try:
             async for event in following.events():
                 yield event

@@ -13,18 +13,25 @@ from dataclasses import asdict
 from typing import Protocol
 
 from belljar.guest import protocol
-from belljar.models import Contacted, Network
+from belljar.models import Carried, Contacted, Network, Owner
 
-__all__ = ["CONTACTED", "MAX_OPEN", "NO_WAY_OUT", "Channel", "Gate", "Tunnel", "Tunnels", "WayOut"]
+__all__ = ["MAX_OPEN", "NO_WAY_OUT", "TOLD", "Channel", "Gate", "Tunnel", "Tunnels", "WayOut", "told"]
 
 NO_WAY_OUT = "this engine was made without egress, so nothing would decide what may be reached"
 MAX_OPEN = 128
 """Connections of a jar at once; more wait in the jar until one is over."""
 
-CONTACTED = 0
+TOLD = 0
 """A kind of frame that the decoder lets nobody send: what the host itself has to tell a run, in its turn."""
 
-Tell = Callable[[Contacted], None]
+Told = Contacted | Carried
+Tell = Callable[[Told], None]
+
+
+def told(frame: protocol.Frame) -> Told:
+    """What a frame of that kind says."""
+    said = frame.json()
+    return Carried(**said) if "sent" in said else Contacted(**said)
 
 
 class Gate(Protocol):
@@ -32,7 +39,11 @@ class Gate(Protocol):
 
     sent: int
     received: int
+    owners: frozenset[Owner | None]
+    """Of the runs that are under way: it cannot be known which of them a connection is of."""
 
+    @property
+    def certificate(self) -> str: ...
     def open(self, tell: Tell) -> None: ...
     def shut(self) -> None: ...
     async def carry(self, client: Tunnel) -> None: ...
@@ -41,8 +52,6 @@ class Gate(Protocol):
 class WayOut(Protocol):
     """What an engine needs to hold a grant with a network; `belljar.egress` has it."""
 
-    @property
-    def certificate(self) -> str: ...
     def gate(self, network: Network) -> Gate: ...
 
 
@@ -158,20 +167,22 @@ class Tunnels:
         self._last_stream = -1
         self._tunnels: dict[int, Tunnel] = {}
         self._carrying: dict[int, asyncio.Task[None]] = {}
-        self._runs: set[int] = set()
+        self._runs: dict[int, Owner | None] = {}
 
-    def begin(self, run: int) -> None:
+    def begin(self, run: int, owner: Owner | None = None) -> None:
         """A run is under way, by the number of its stream; what is decided meanwhile is told there."""
         if not self._runs:
             self._gate.open(self._tell)
-        self._runs.add(run)
+        self._runs[run] = owner
+        self._gate.owners = frozenset(self._runs.values())
 
     def end(self, run: int) -> None:
         """With the last run every tunnel ends. May be said twice."""
-        self._runs.discard(run)
-        if not self._runs:
-            self._gate.shut()
+        if self._runs.keys() == {run}:
+            self._gate.shut()  # while it can still be told what its tunnels have moved
             self.close()
+        self._runs.pop(run, None)
+        self._gate.owners = frozenset(self._runs.values())
 
     def close(self) -> None:
         for task in self._carrying.values():
@@ -205,7 +216,7 @@ class Tunnels:
         del self._carrying[stream]
         self._tunnels.pop(stream).close()
 
-    def _tell(self, contacted: Contacted) -> None:
-        told = json.dumps(asdict(contacted)).encode()
+    def _tell(self, news: Told) -> None:
+        payload = json.dumps(asdict(news)).encode()
         for run in self._runs:
-            self._link.insert(protocol.Frame(CONTACTED, run, told))
+            self._link.insert(protocol.Frame(TOLD, run, payload))

@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from belljar.models import Contacted, Ended, Event, Output, Shown, Started
+from belljar.execution.contacts import Contacts
+from belljar.models import Carried, Contacted, Ended, Event, Output, Shown, Started
 
 
 class RunEvent(NamedTuple):
     number: int
     """From 1, without gaps: what `Last-Event-ID` counts in."""
     kind: str
-    """queued, running, started, stdout, stderr, shown, network, alert, ended, finished."""
+    """queued, packages, running, started, stdout, stderr, shown, network, alert, ended, finished."""
     data: Mapping[str, Any]
 
     def line(self) -> bytes:
@@ -34,6 +35,7 @@ class RunEvent(NamedTuple):
 class EventLog:
     def __init__(self) -> None:
         self._events: list[RunEvent] = []
+        self.contacts = Contacts()
         self._news = asyncio.Event()
         self.closed = False
 
@@ -51,6 +53,9 @@ class EventLog:
             self.add("shown", forms=event.forms)
         elif isinstance(event, Contacted):
             self.add("network", **asdict(event))
+            self.contacts.add(event)
+        elif isinstance(event, Carried):
+            self.contacts.add(event)
         elif isinstance(event, Ended):
             self.add("ended", verdict=event.verdict, exit_code=event.exit_code, signal=event.signal)
 

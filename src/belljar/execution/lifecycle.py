@@ -410,7 +410,12 @@ class Lifecycle:
         record = recording.outcome(live.record, result, self._now())
         try:
             folder = self.workspace.store(
-                record.project_id, record.exec_id, result, asdict(record), live.log.lines()
+                record.project_id,
+                record.exec_id,
+                live.submission.request.code,
+                result,
+                asdict(record),
+                live.log.lines(),
             )
         except OSError as error:
             self.workspace.remove(record.project_id, record.exec_id)  # half of it is none of it
@@ -428,7 +433,7 @@ class Lifecycle:
         pause = RETRY_S
         while True:
             try:
-                record = await self.store.finish(record)
+                record = await self.store.finish(record, live.log.contacts.account(record))
                 break
             except StoreUnavailable as error:
                 logger.warning("%s: %s", record.exec_id, error)

@@ -13,9 +13,10 @@ from belljar.errors import BelljarError
 from belljar.execution.approvals import Approval
 from belljar.execution.events import EventLog
 from belljar.execution.recording import last_event
+from belljar.execution.stock import Installed
 from belljar.execution.submissions import Submission
 from belljar.execution.turns import Place
-from belljar.models import Grant, RunResult
+from belljar.models import Grant, Owner, RunResult
 
 __all__ = ["LiveRun", "Outcome"]
 
@@ -46,6 +47,8 @@ class LiveRun:
         self.approval: Approval | None = None
         self.waiting: asyncio.Future[Approval] | None = None
         """For a person's answer."""
+        self.preparing: asyncio.Future[Installed] | None = None
+        """Its packages are being installed."""
         self.engine = engine
         """What makes its jar: the service's, or the session it is in."""
         self.log = EventLog()
@@ -59,12 +62,15 @@ class LiveRun:
         self.cancelled = True
         if self._jar is not None:
             self._jar.cancel()
+        elif self.preparing is not None:
+            self.preparing.cancel()
         elif self.place is not None:
             self.place.forgo()
         elif self.waiting is not None:
             self.waiting.cancel()
 
     def has_jar(self, jar: Jar) -> None:
+        jar.owner = Owner(self.record.project_id, self.record.role)
         self._jar = jar
 
     @property

@@ -53,16 +53,13 @@ def asked(submission: Submission, *, exec_id: str, request_id: str, epoch: str, 
 
 
 def granted(record: ExecRecord, submission: Submission, decision: Decision, risk: Assessment) -> ExecRecord:
-    told = decision.as_data()
     request = submission.request
     return replace(
         record,
         inputs={**digests(request.files), **digests(request.inputs)},  # kept work among them
         image=decision.grant.image,
-        policy_snapshot={
-            row["field"]: {"value": row["value"], "layer": row["layer"]} for row in told["fields"]
-        },
-        grant_digest=told["digest"],
+        policy_snapshot=decision.snapshot(),
+        grant_digest=decision.grant.digest,
         risk={"tool": decision.grant.risk, **asdict(risk)},
     )
 
@@ -76,6 +73,7 @@ def shown(submission: Submission, decision: Decision, risk: Assessment) -> dict[
         "args": request.args,
         "working_dir": request.working_dir,
         "env_keys": sorted(request.env),
+        "packages": request.packages,
         "files": digests(request.files),
         "inputs": digests(request.inputs),
         "role": submission.role,
@@ -122,6 +120,7 @@ def outcome(record: ExecRecord, result: RunResult, at: datetime) -> ExecRecord:
         skipped=tuple({"path": skip.path, "reason": skip.reason} for skip in result.skipped),
         files_read=tuple(record.inputs),
         files_written=tuple(artifact.path for artifact in result.artifacts),
+        packages=tuple(asdict(package) for package in result.packages),
     )
 
 

@@ -3,7 +3,7 @@
     projects/<project_id>/inputs/             files that every run of the project may read
     projects/<project_id>/work/               kept between runs that ask for it (`persist_work`)
     projects/<project_id>/artifacts/<exec_id>/
-        stdout.txt  stderr.txt  manifest.json  meta.json  events.jsonl  files/…
+        code.txt  stdout.txt  stderr.txt  manifest.json  meta.json  events.jsonl  files/…
 
 Nothing here is ever mounted into a jar: files go in and come out through the guest's channel.
 """
@@ -55,13 +55,16 @@ class Workspace:
         self,
         project_id: str,
         exec_id: str,
+        code: str | None,
         result: RunResult,
         meta: Mapping[str, Any],
         events: Sequence[bytes],
     ) -> Path:
-        """Write down everything a run left; returns its folder. OSError if the disk does not take it."""
+        """Write down what ran and what it left; returns its folder. OSError if the disk does not take it."""
         folder = self.run_folder(project_id, exec_id)
         folder.mkdir(parents=True, exist_ok=True)
+        if code is not None:
+            (folder / "code.txt").write_bytes(code.encode("utf-8", "surrogatepass"))
         (folder / "stdout.txt").write_bytes(result.stdout)
         (folder / "stderr.txt").write_bytes(result.stderr)
         (folder / "events.jsonl").write_bytes(b"".join(events))
@@ -70,6 +73,20 @@ class Workspace:
         (folder / "manifest.json").write_text(json.dumps(manifest(result.artifacts), indent=2))
         (folder / "meta.json").write_text(json.dumps(meta, indent=2, default=str))
         return folder
+
+    def code(self, record: ExecRecord) -> str:
+        """What ran, to the byte.
+
+        Raises:
+            NotFound: it was a command, it is not kept any more, or what is kept is something else.
+        """
+        try:
+            code = (self.run_folder(record.project_id, record.exec_id) / "code.txt").read_bytes()
+        except OSError:
+            raise NotFound("the code of this run is not kept", field="exec_id") from None
+        if record.code_hash != f"sha256:{hashlib.sha256(code).hexdigest()}":
+            raise NotFound("what is kept as the code of this run is not what ran", field="exec_id")
+        return code.decode("utf-8", "surrogatepass")
 
     def events(self, project_id: str, exec_id: str) -> Iterator[bytes]:
         try:

@@ -46,6 +46,7 @@ _FILESYSTEM = "filesystem_access"
 _COMMON = frozenset({*BY_KEY, *STATEMENTS, _FILESYSTEM}) - {"risk_level"}
 _RULES = frozenset(key for key, statement in STATEMENTS.items() if statement.part is not None)
 _LIST_KEYS = frozenset({"enabled", "domains", "ips", "ports"})
+_READ_ONLY = "read_only_domains"
 
 KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -56,7 +57,7 @@ KEYS: Mapping[str, frozenset[str]] = MappingProxyType(
         "tool": _COMMON | {"risk_level"},
         "role": _COMMON | {"inherits", "tools"},
         "approvers": frozenset(RiskTier),
-        "network": frozenset({"default", "allowlist", "denylist"}),
+        "network": frozenset({"default", "allowlist", "denylist", _READ_ONLY}),
         "allowlist": _LIST_KEYS,
         "denylist": _LIST_KEYS,
     }
@@ -184,7 +185,7 @@ def _network(node: Node) -> tuple[NetworkRules, ...]:
         raise entries["default"].fault(
             "the only value is `none`; open the network with `network_access: true`"
         )
-    words = _Words()
+    words = _words({key: each for key, each in entries.items() if key == _READ_ONLY})
     for kind, verb in (("allowlist", "allowed"), ("denylist", "denied")):
         if kind not in entries:
             continue

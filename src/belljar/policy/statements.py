@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from belljar.errors import BadRequest
 from belljar.models import Language, NetworkRules, OnOutputLimit, PatternRules, RiskTier
-from belljar.policy import hosts, units
+from belljar.policy import hosts, packages, units
 from belljar.policy.layers import OFF, Policy, Threshold
 from belljar.wording import nearest, quoted
 
@@ -147,12 +147,15 @@ STATEMENTS: Mapping[str, Statement] = MappingProxyType(
         "denied_paths": Statement("paths", Shape.LIST, _path, "deny"),
         "allowed_commands": Statement("commands", Shape.LIST, _command, "allow"),
         "denied_commands": Statement("commands", Shape.LIST, _command, "deny"),
+        "allowed_packages": Statement("packages", Shape.LIST, packages.pattern, "allow"),
+        "denied_packages": Statement("packages", Shape.LIST, packages.pattern, "deny"),
         "allowed_domains": Statement("network_rules", Shape.LIST, hosts.host_pattern, "hosts"),
         "allowed_ips": Statement("network_rules", Shape.LIST, hosts.address_range, "addresses"),
         "allowed_ports": Statement("network_rules", Shape.LIST, _port, "ports"),
         "denied_domains": Statement("network_rules", Shape.LIST, _denied_host, "denied_hosts"),
         "denied_ips": Statement("network_rules", Shape.LIST, hosts.address_range, "denied_addresses"),
         "denied_ports": Statement("network_rules", Shape.LIST, _port, "denied_ports"),
+        "read_only_domains": Statement("network_rules", Shape.LIST, hosts.host_pattern, "read_only_hosts"),
     }
 )
 NETWORK_KEYS = frozenset(key for key, said in STATEMENTS.items() if said.field == "network_rules")

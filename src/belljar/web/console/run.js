@@ -1,7 +1,8 @@
 // One run: what it prints as it prints it, what it was granted, what it used and left, and its receipt.
 
-import { eventsOf, every, execPath, get, post, query } from "./api.js";
+import { Refused, eventsOf, every, execPath, get, post, query } from "./api.js";
 import { artifactList } from "./artifacts.js";
+import { listing } from "./code.js";
 import { facts, h, put, section, to } from "./elements.js";
 import { button, careful } from "./forms.js";
 import { snapshotTable } from "./grant.js";
@@ -72,6 +73,7 @@ function headOf(run, approval, cancel) {
       Program: h("code", {}, [run.language, run.cmd, ...run.args].filter(Boolean).join(" ")),
       Folder: run.cwd,
       "Names of variables": value(run.env_keys),
+      Packages: run.packages.length > 0 && run.packages.map((one) => `${one.name} ${one.version}`).join(", "),
       Code: run.code_hash && h("code", {}, run.code_hash),
       Skill: run.skill_id,
       Tool: run.tool,
@@ -90,8 +92,21 @@ function findings(risk) {
   return risk.findings?.map((one) => `line ${one.line}: ${one.reason}`).join("; ");
 }
 
+// Nothing, where there was a command only, where it is not kept any more, or where it is not for this token.
+async function codeOf(run, signal) {
+  if (!run.code_hash || run.status !== "finished") return null;
+  try {
+    return (await get(execPath(run.exec_id, "code"), signal)).code;
+  } catch (error) {
+    if (error instanceof Refused) return null;
+    throw error;
+  }
+}
+
 async function restOf(run, usage, signal) {
+  const code = await codeOf(run, signal);
   return [
+    code !== null && section("Code", listing(code, run.risk.findings)),
     section("Usage", usage.element, usageChart(run)),
     section("Artifacts", artifactList(run, signal)),
     section("Granted", snapshotTable(run.policy_snapshot)),
