@@ -127,7 +127,7 @@ def machine() -> dict[str, object]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 2),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "uid": os.getuid(),
