@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tokens": {*WORDS},
     "execution": {*WORDS, "paths", "policy", "guest", "engines", "audit", "metrics"},
     "flows": {*WORDS, "wording", "strictyaml", "paths", "policy", "guest", "execution", "audit", "client"},
-    "wiring": {*WORDS, "settings", "config", "policy", "egress", "engines"},
+    "wiring": {*WORDS, "settings", "config", "policy", "egress", "engines", "execution"},
     "service": {
         *WORDS,
         "processes",

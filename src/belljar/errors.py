@@ -10,12 +10,14 @@ Codes cross the wire, classes do not; the code decides the HTTP status and the e
         BadPolicy                   BAD_POLICY           a policy file or manifest is malformed
         LimitExceeded               LIMIT_EXCEEDED       an input is larger than its limit
         UnsupportedLanguage         UNSUPPORTED_LANGUAGE no such language, or no interpreter for it
+        PackageUnavailable          PACKAGE_UNAVAILABLE  a package cannot be had, or not be installed
       Refused                       REFUSED              it makes sense, but is not allowed
         PolicyEscalation            POLICY_ESCALATION    asks for more than a layer grants
         ToolNotAllowed              TOOL_NOT_ALLOWED     the role may not use the tool
         ToolUnavailable             TOOL_UNAVAILABLE     policy knows the tool, this version has it not
         CommandNotAllowed           COMMAND_NOT_ALLOWED  a shell command is not on the list
         ImageNotAllowed             IMAGE_NOT_ALLOWED    the image is not on the allow-list
+        PackageNotAllowed           PACKAGE_NOT_ALLOWED  policy does not allow the package
         ApprovalNeeded              APPROVAL_NEEDED      its risk needs a person's yes
         ApprovalDenied              APPROVAL_DENIED      a person said no, or nobody said yes in time
       NotFound                      NOT_FOUND            absent, or not yours
@@ -50,6 +52,8 @@ __all__ = [
     "ImageNotAllowed",
     "LimitExceeded",
     "NotFound",
+    "PackageNotAllowed",
+    "PackageUnavailable",
     "PathNotAllowed",
     "PolicyEscalation",
     "PostureMismatch",
@@ -106,6 +110,10 @@ class UnsupportedLanguage(BadRequest):
     code = "UNSUPPORTED_LANGUAGE"
 
 
+class PackageUnavailable(BadRequest):
+    code = "PACKAGE_UNAVAILABLE"
+
+
 class Refused(BelljarError):
     code = "REFUSED"
 
@@ -136,6 +144,10 @@ class CommandNotAllowed(Refused):
 
 class ImageNotAllowed(Refused):
     code = "IMAGE_NOT_ALLOWED"
+
+
+class PackageNotAllowed(Refused):
+    code = "PACKAGE_NOT_ALLOWED"
 
 
 class ApprovalNeeded(Refused):

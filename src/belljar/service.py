@@ -27,7 +27,7 @@ from belljar.metrics import Metrics
 from belljar.models import Language
 from belljar.processes import Presence
 from belljar.tokens import Tokens
-from belljar.wiring import accepts_weaker_limits, check_enabled, engine_for, policies_of
+from belljar.wiring import accepts_weaker_limits, check_enabled, engine_for, packages_for, policies_of
 
 SHUTDOWN_GRACE_S = 10.0
 
@@ -78,6 +78,7 @@ class Service:
                 trail=Trail(config.data_dir / "audit.jsonl"),
                 approvals=approvals,
                 pending=Pending(config.data_dir / "pending"),
+                packages=packages_for(config),
                 refresh=skills.refresh,
                 accept_weaker_limits=accepts_weaker_limits(config, person=person),
                 epoch=presence.epoch,

@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,15 @@ def _list(says: str, item: str) -> Kind:
     return Kind(says, accept, from_text, prefixes_within)
 
 
+def _list_of_ranges() -> Kind:
+    listed = _list("a list of address ranges such as 10.0.0.0/8", r"[0-9a-f.:]+(/[0-9]{1,3})?")
+
+    def accept(value: object) -> tuple[str, ...]:
+        return tuple(str(ip_network(one)) for one in listed.accept(value))
+
+    return replace(listed, accept=accept)
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError
@@ -223,6 +233,8 @@ _LANGUAGE_IMAGES = _list(
 _ENDPOINT = _text("a unix:// or tcp:// address", r"(unix:///|tcp://|https?://)[^\s@]+")
 _WORD = _text("a name without spaces", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _MODULES = _list("a list of module names", r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_HOSTS = _list("a list of host names", r"(?=.{1,253}$)[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_RANGES = _list_of_ranges()
 _FOLDERS = _list("a list of relative folders such as docs/", r"((?!\.\.?/)[^/\\\x00-\x1f\x7f]+/)+")
 
 
@@ -348,6 +360,44 @@ class Config:
         _PATH,
         "File of credentials that are put into requests on their way out.",
         key="network.secrets",
+    )
+
+    # Where packages come from; which ones is policy.
+    packages_index_url: str | None = _setting(
+        None,
+        _URL,
+        "Index that packages are installed from, such as `https://pypi.org/simple`.",
+        key="packages.index_url",
+    )
+    packages_file_hosts: tuple[str, ...] = _setting(
+        (),
+        _HOSTS,
+        "Hosts of the files that the index lists, where it is not their host: `files.pythonhosted.org`.",
+        key="packages.file_hosts",
+    )
+    packages_allowed_ips: tuple[str, ...] = _setting(
+        (),
+        _RANGES,
+        "Private addresses that the index and its files may be at, as ranges.",
+        key="packages.allowed_ips",
+    )
+    packages_wheelhouse: Path | None = _setting(
+        None,
+        _PATH,
+        "Folder of wheels that packages are installed from, without any network, instead of an index.",
+        key="packages.wheelhouse",
+    )
+    packages_timeout_seconds: float = _setting(
+        180.0, _SECONDS, "Wall clock of installing a run's packages.", key="packages.timeout_seconds"
+    )
+    packages_max_mb: int = _setting(
+        256, _whole(1, 65_536), "All packages of a run, as they are installed.", key="packages.max_mb"
+    )
+    packages_cache_mb: int = _setting(
+        2048,
+        _MEGABYTES,
+        "Installed packages that are kept for other runs; the least used go first.",
+        key="packages.cache_mb",
     )
 
     # What holds it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from belljar import engines
 from belljar.config import Config, stated_limits
@@ -16,6 +17,9 @@ from belljar.models import Grant
 from belljar.policy import files
 from belljar.policy.decisions import PolicySet, decide
 from belljar.settings import WeakerLimits
+
+if TYPE_CHECKING:
+    from belljar.execution.packages import Packages
 
 
 def check_enabled(config: Config) -> None:
@@ -78,6 +82,22 @@ def egress_for(config: Config) -> Egress:
 async def engine_for(config: Config, name: str | None = None) -> Engine:
     """The engine that the configuration or the caller names, once its probe has passed."""
     return await engines.choose(name or config.engine, choice_for(config))
+
+
+def packages_for(config: Config) -> Packages:
+    """What installs packages for runs, and keeps them for the next."""
+    from belljar.execution.packages import Packages, Supply  # most runs have none
+    from belljar.execution.stock import Stock
+
+    supply = Supply(
+        index_url=config.packages_index_url,
+        file_hosts=config.packages_file_hosts,
+        allowed_ips=config.packages_allowed_ips,
+        wheelhouse=config.packages_wheelhouse,
+        timeout_s=config.packages_timeout_seconds,
+        max_mb=config.packages_max_mb,
+    )
+    return Packages(supply, Stock(config.data_dir / "packages", config.packages_cache_mb))
 
 
 def images_of(config: Config) -> dict[str, str]:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 FIELDS = set(
     "id request_id status verdict exit_code signal timed_out stdout stderr truncated stdout_bytes "
-    "stderr_bytes duration_ms started_at finished_at outputs output_files skipped usage receipt".split()
+    "stderr_bytes duration_ms started_at finished_at outputs output_files skipped packages usage "
+    "receipt".split()
 )
 
 

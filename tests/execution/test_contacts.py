@@ -18,7 +18,10 @@ def contacted(number: int, *, allowed: bool = True, address: str = "203.0.113.7"
 def moved(*events: Contacted | Carried) -> list[tuple[int | None, int | None]]:
     contacts = Contacts()
     for event in events:
-        contacts.add(event)
+        if isinstance(event, Contacted):
+            contacts.decided(event)
+        else:
+            contacts.carried(event)
     return [(row.sent, row.received) for row in contacts.account(queued()).decisions]
 
 
@@ -41,11 +44,22 @@ def test_the_bytes_of_a_connection_of_an_earlier_run_are_nobodys() -> None:
     assert moved(Carried(number=1, sent=1, received=2), contacted(2)) == [(None, None)]
 
 
+def test_a_second_jar_of_a_run_counts_on() -> None:
+    contacts = Contacts()
+    first = contacts.decided(contacted(1))
+    contacts.carried(Carried(number=1, sent=1, received=2))
+    second = contacts.decided(contacted(1))
+    contacts.carried(Carried(number=1, sent=3, received=4))
+    assert (first.number, second.number) == (1, 2)
+    rows = contacts.account(queued()).decisions
+    assert [(row.number, row.sent) for row in rows] == [(1, 1), (2, 3)]
+
+
 def test_after_so_many_decisions_the_rest_is_counted() -> None:
     contacts = Contacts()
     for number in range(1, MOST_ROWS + 11):
-        contacts.add(contacted(number, allowed=number <= MOST_ROWS))
-        contacts.add(Carried(number=number, sent=1, received=1))
+        contacts.decided(contacted(number, allowed=number <= MOST_ROWS))
+        contacts.carried(Carried(number=number, sent=1, received=1))
     account = contacts.account(queued())
     assert (account.total, account.refused, len(account.decisions)) == (MOST_ROWS + 10, 10, MOST_ROWS)
     assert {row.sent for row in account.decisions} == {1}

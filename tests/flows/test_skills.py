@@ -73,6 +73,8 @@ def made(folder: Path, manifest: Mapping[str, Any] = MANIFEST, **files: Any) -> 
     ("path", "value", "field"),
     [
         pytest.param("schema_version", "2", "schema_version", id="version"),
+        pytest.param("runtime.packages", ["x @ file:///x"], "runtime.packages", id="no-package"),
+        pytest.param("runtime.packages", "numpy", "runtime.packages", id="no-list-of-packages"),
         pytest.param("id", "other.skill", "id", id="not its folder"),
         pytest.param("id", "Shell.Run", "id", id="case"),
         pytest.param("id", "shell", "id", id="no dot"),
@@ -243,6 +245,28 @@ def test_the_caller_s_own_program_is_shown_to_policy_as_it_is(tmp_path: Path) ->
     assert (python.language, python.code) == (Language.PYTHON, "import os")
     shell = shipped()["shell.run"].request({"script": "rm -rf /; $(x)"})
     assert (shell.language, shell.code) == (Language.BASH, "rm -rf /; $(x)")
+
+
+@pytest.mark.parametrize(
+    "entrypoint",
+    [
+        pytest.param(["python3", "main.py"], id="script"),
+        pytest.param(["python", "-c", "{code}"], id="code"),
+        pytest.param(["python3", "-m", "alpha"], id="module"),
+    ],
+)
+def test_packages_of_a_skill_are_asked_for_with_every_call(tmp_path: Path, entrypoint: list[str]) -> None:
+    runtime = {"kind": "docker", "entrypoint": entrypoint, "packages": ["alpha>=1"]}
+    request = made(tmp_path, changed("runtime", runtime)).request({"code": "1"})
+    assert request.packages == ("alpha>=1",)
+    assert request.language is Language.PYTHON
+
+
+def test_packages_are_for_skills_in_python(tmp_path: Path) -> None:
+    runtime = {"kind": "docker", "entrypoint": ["bash", "-c", "{code}"], "packages": ["alpha"]}
+    with pytest.raises(BadPolicy, match="Python") as refused:
+        made(tmp_path, changed("runtime", runtime))
+    assert refused.value.field == "runtime.packages"
 
 
 def test_an_input_stays_one_word_whatever_it_holds(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ POLICIES = st.builds(Policy, **{name: VALUES[hint] for name, hint in get_type_hi
 
 def no_wider(name: str, narrow: Any, wide: Any) -> bool:
     """Whether `narrow` permits nothing that `wide` forbids; written without the code under test."""
-    if name in ("paths", "commands", "network_rules"):
+    if name in ("paths", "commands", "packages", "network_rules"):
         return set(narrow) >= set(wide)
     if wide is None:
         return True
@@ -98,7 +98,7 @@ def test_wider_fields_are_those_that_narrowing_would_change(one: Policy, ceiling
     wider = one.wider_than(ceiling)
     for name, value in one.stated().items():
         most = getattr(ceiling, name)
-        if name not in ("paths", "commands", "network_rules") and most is not None:
+        if name not in ("paths", "commands", "packages", "network_rules") and most is not None:
             assert (name in wider) == (not no_wider(name, value, most)), name
 
 
@@ -115,4 +115,4 @@ def test_every_limit_of_a_run_is_a_field_of_a_layer() -> None:
 
 
 def test_the_system_has_an_opinion_on_everything_but_rules() -> None:
-    assert FIELDS.keys() - SYSTEM.stated().keys() == {"paths", "commands", "network_rules"}
+    assert FIELDS.keys() - SYSTEM.stated().keys() == {"paths", "commands", "packages", "network_rules"}

@@ -96,6 +96,7 @@ def run_view(record: ExecRecord, kept: Kept) -> dict[str, Any]:
             for path, content in kept.files
         ],
         "skipped": record.skipped,
+        "packages": record.packages,
         "usage": record.usage,
         "receipt": record.receipt_hash,
     }

@@ -58,7 +58,8 @@ def _engine(probe: Probe, *, operator: bool) -> dict[str, Any]:
     """Details and remedies speak of the machine, and so only to its operator."""
     shown = ("name", "ok", "required", "detail", "fix") if operator else ("name", "ok", "required")
     checks = [{name: getattr(check, name) for name in shown} for check in probe.checks]
-    return {"name": probe.engine, "usable": probe.usable, "checks": checks}
+    about = {"about": probe.about} if operator else {}
+    return {"name": probe.engine, "usable": probe.usable, "checks": checks, **about}
 
 
 async def metrics(call: Call) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -56,13 +57,14 @@ class RunBody(ProgramBody):
 
     project_id: str | None = None
     image: str | None = None
+    packages: list[Text] = []
     persist_work: bool = False
 
 
 async def run(call: Call) -> Response:
     body = await call.said(RunBody)
     project_id = call.project(body.project_id)
-    request = await request_of(call, body, project_id)
+    request = replace(await request_of(call, body, project_id), packages=tuple(body.packages))
     submission = Submission(
         request=request,
         project_id=project_id,

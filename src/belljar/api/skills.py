@@ -154,5 +154,6 @@ def _view(skill: Skill) -> dict[str, Any]:
         "inputs": skill.inputs.document,
         "outputs": skill.outputs.document,
         "entrypoint": skill.entrypoint,
+        "packages": skill.packages,
         "limits": limits,
     }

@@ -38,6 +38,7 @@ _FACTS = (
     "args",
     "working_dir",
     "env_keys",
+    "packages",
     "files",
     "inputs",
     "code_hash",

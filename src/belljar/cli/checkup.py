@@ -346,5 +346,5 @@ async def _images(config: Config | None, probes: list[Probe]) -> list[Check]:
             fix = error.message.rpartition("; ")[2]
             checks.append(Check(name, False, f"for {uses}, not there", fix, required=False))
         else:
-            checks.append(Check(name, True, f"for {uses}, {image.size // 1_000_000} MB"))
+            checks.append(Check(name, True, f"for {uses}, {image.size // 1_000_000} MB, {image.id}"))
     return checks

@@ -15,6 +15,7 @@ from belljar.cli.options import (
     File,
     Language,
     MemoryMb,
+    Packages,
     ProjectId,
     Start,
     Stdin,
@@ -43,6 +44,7 @@ def exec_(
     timeout: Timeout = None,
     memory_mb: MemoryMb = None,
     env: Env = None,
+    packages: Packages = None,
     start: Start = "fork",
     project_id: ProjectId = None,
     request_id: Annotated[
@@ -71,6 +73,7 @@ def exec_(
             env=env,
             stdin=stdin,
             start=start,
+            packages=packages,
         )
         ran = remote.run_there(grant, request, live=not as_json, project_id=project_id, request_id=request_id)
     files = [(artifact.path, artifact.content) for artifact in ran.result.artifacts]

@@ -18,6 +18,10 @@ Stdin = Annotated[
 Timeout = Annotated[float | None, typer.Option(metavar="S", help="Seconds it may take.")]
 MemoryMb = Annotated[int | None, typer.Option(metavar="N", help="Memory it may use.")]
 Env = Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of its environment.")]
+Packages = Annotated[
+    list[str] | None,
+    typer.Option("--package", metavar="NAME", help="A package to install for it, such as `numpy>=2`."),
+]
 Start = Annotated[str, typer.Option(help="Python in a warm interpreter (fork) or a new one (exec).")]
 ProjectId = Annotated[str | None, typer.Option(metavar="P", help="The project it is for.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -219,6 +219,8 @@ def _options(
         start=request.start,
         limits=limits,
     )
+    if request.packages:
+        options["packages"] = request.packages
     if project_id is not None:
         options["project_id"] = project_id
     if request_id is not None:
@@ -247,6 +249,7 @@ def _as_run_here(answer: Result, stdout: bytes, stderr: bytes, engine: str, post
         usage=answer.usage,
         artifacts=tuple(artifacts),
         skipped=tuple(skipped),
+        packages=answer.packages,
         engine=engine,
         posture=posture,
     )

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from belljar.cli.options import Arguments, AsJson, Code, Env, File, Language, MemoryMb, Start, Stdin, Timeout
+from belljar.cli.options import (
+    Arguments,
+    AsJson,
+    Code,
+    Env,
+    File,
+    Language,
+    MemoryMb,
+    Packages,
+    Start,
+    Stdin,
+    Timeout,
+)
 from belljar.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from belljar.engines.base import Engine
+    from belljar.config import Config
     from belljar.flows.project import Landed
     from belljar.models import Grant, RunRequest, RunResult
 
@@ -37,6 +47,7 @@ def run(
     timeout: Timeout = None,
     memory_mb: MemoryMb = None,
     env: Env = None,
+    packages: Packages = None,
     start: Start = "fork",
     engine: Annotated[
         str | None,
@@ -57,7 +68,7 @@ def run(
     from belljar.cli.packing import pack
     from belljar.config import load_here
     from belljar.flows.project import SUMMARY_BYTES, Project, new_run_id, prefix_for, summary
-    from belljar.wiring import check_enabled, engine_for, grant_for
+    from belljar.wiring import check_enabled, grant_for
 
     root = Path(project)
     if not root.is_dir():
@@ -83,6 +94,7 @@ def run(
             env=env,
             stdin=stdin,
             start=start,
+            packages=packages,
         )
         run_id = new_run_id()
         prefix = prefix_for(run_id, output_prefix, config.allowed_prefixes)
@@ -93,8 +105,8 @@ def run(
                 result = remote.run_there(grant, request, live=not as_json).result
             else:
                 approved = grant.approve_at is not None and approved_here(grant, request, ask=not as_json)
-                opening = engine_for(config, engine)
-                result = asyncio.run(_run(opening, grant, request, live=not as_json, approved=approved))
+                running = _run(config, engine, grant, request, live=not as_json, approved=approved)
+                result = asyncio.run(running)
         except BaseException as error:
             here.event("sandbox_failed", reason=getattr(error, "code", type(error).__name__))
             raise
@@ -114,18 +126,23 @@ def run(
 
 
 async def _run(
-    opening: Coroutine[None, None, Engine], grant: Grant, request: RunRequest, *, live: bool, approved: bool
+    config: Config, name: str | None, grant: Grant, request: RunRequest, *, live: bool, approved: bool
 ) -> RunResult:
     from belljar.cli.terminal import Screen
     from belljar.execution.runs import stream
     from belljar.models import Output, RunResult, Stream
+    from belljar.wiring import engine_for, packages_for
 
     screens = {Stream.STDOUT: Screen(sys.stdout), Stream.STDERR: Screen(sys.stderr)}
     result = None
-    engine = await opening
+    engine = await engine_for(config, name)
     try:
         grant = await engine.fit(grant, request.language)
-        async with aclosing(stream(engine, grant, request, approved=approved)) as events:
+        packages = None
+        if request.packages:
+            packages = await packages_for(config).prepare(engine, grant, request.packages)
+        running = stream(engine, grant, request, approved=approved, packages=packages)
+        async with aclosing(running) as events:
             async for event in events:
                 if isinstance(event, Output) and live:
                     screens[event.stream].write(event.data)

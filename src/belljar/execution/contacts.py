@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from belljar.audit.network import MOST_ROWS
@@ -13,19 +14,26 @@ __all__ = ["Contacts"]
 
 class Contacts:
     def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        """Jars count for themselves, and a run may have two, one after the other: theirs to the run's."""
         self._first: dict[int, Contacted] = {}
         self._carried: dict[int, Carried] = {}
         self._total = self._refused = 0
 
-    def add(self, event: Contacted | Carried) -> None:
-        if isinstance(event, Carried):
-            if event.number in self._first:
-                self._carried[event.number] = event
-            return
+    def decided(self, contacted: Contacted) -> Contacted:
+        """The same, under its number in this run."""
         self._total += 1
-        self._refused += not event.allowed
+        self._refused += not contacted.allowed
+        numbered = replace(contacted, number=self._total)
         if len(self._first) < MOST_ROWS:
-            self._first[event.number] = event
+            self._numbers[contacted.number] = self._total
+            self._first[self._total] = numbered
+        return numbered
+
+    def carried(self, carried: Carried) -> None:
+        number = self._numbers.pop(carried.number, 0)
+        if number in self._first:
+            self._carried[number] = carried
 
     def account(self, record: ExecRecord) -> NetworkAccount:
         """What is known of it by now."""

@@ -52,10 +52,9 @@ class EventLog:
         elif isinstance(event, Shown):
             self.add("shown", forms=event.forms)
         elif isinstance(event, Contacted):
-            self.add("network", **asdict(event))
-            self.contacts.add(event)
+            self.add("network", **asdict(self.contacts.decided(event)))
         elif isinstance(event, Carried):
-            self.contacts.add(event)
+            self.contacts.carried(event)
         elif isinstance(event, Ended):
             self.add("ended", verdict=event.verdict, exit_code=event.exit_code, signal=event.signal)
 

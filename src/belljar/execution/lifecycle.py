@@ -37,15 +37,17 @@ from belljar.execution import recording, runs
 from belljar.execution.approvals import Approvals, digest_of
 from belljar.execution.events import RunEvent
 from belljar.execution.live import LiveRun, Outcome
+from belljar.execution.packages import Packages
 from belljar.execution.pending import Pending
 from belljar.execution.requests import SCRIPTS, plan, risk_of, tier_to_approve
 from belljar.execution.retention import sweep
+from belljar.execution.stock import Installed
 from belljar.execution.submissions import Submission
 from belljar.execution.turns import Turns
 from belljar.execution.waiting import WaitingRoom
 from belljar.execution.workspace import Workspace, check_project_id
 from belljar.metrics import Metrics
-from belljar.models import Contacted, Language, RunRequest, RunResult, Verdict
+from belljar.models import Contacted, Event, Language, RunRequest, RunResult, Verdict
 from belljar.policy.decisions import Decision, PolicySet, decide
 from belljar.policy.layers import Layer
 from belljar.policy.patterns import allows_work
@@ -80,6 +82,7 @@ class Lifecycle:
         trail: Trail,
         approvals: Approvals,
         pending: Pending,
+        packages: Packages,
         refresh: Callable[[Submission], Submission],
         accept_weaker_limits: bool,
         epoch: str,
@@ -93,6 +96,7 @@ class Lifecycle:
         self.metrics = metrics
         self.approvals = approvals
         self.pending = pending
+        self._packages = packages
         self._refresh = refresh
         self._waiting = WaitingRoom(store, approvals, pending, turns, refresh, self._admit)
         self._trail = trail
@@ -358,15 +362,18 @@ class Lifecycle:
             async with live.place:
                 if live.cancelled:
                     return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
-                result = await self._run(live)
+                try:
+                    packages = await self._installed(live)
+                except (BadRequest, Refused) as error:
+                    return self._turned_down(live, error)
+                result = await self._run(live, packages)
                 return await asyncio.to_thread(self._write_down, live, result), result
         except asyncio.CancelledError:
             if live.record.status is Status.PENDING and not live.cancelled:
                 raise  # the service ends; whoever starts next goes on waiting
             return recording.ended(live.record, Verdict.CANCELLED, self._now()), None
         except ApprovalDenied as error:
-            self.metrics.violation(live.record.tool, error.code)
-            return recording.refused(live.record, error, self._now()), None
+            return self._turned_down(live, error)
         except BelljarError as error:
             return recording.ended(live.record, Verdict.LOST, self._now(), error), None
         except Exception:
@@ -374,7 +381,29 @@ class Lifecycle:
             fault = BelljarError("a fault of the service")
             return recording.ended(live.record, Verdict.LOST, self._now(), fault), None
 
-    async def _run(self, live: LiveRun) -> RunResult:
+    def _turned_down(self, live: LiveRun, error: BelljarError) -> tuple[ExecRecord, None]:
+        if isinstance(error, Refused):
+            self.metrics.violation(live.record.tool, error.code)
+        return recording.refused(live.record, error, self._now()), None
+
+    async def _installed(self, live: LiveRun) -> Installed | None:
+        """The packages it asks for. That takes a jar of its own, so it is done in the run's turn."""
+        wanted = live.submission.request.packages
+        if not wanted:
+            return None
+
+        preparing = self._packages.prepare(
+            self.engine, live.grant, wanted, lambda event: self._heard(live, event)
+        )
+        live.preparing = asyncio.ensure_future(preparing)
+        try:
+            installed = await live.preparing
+        finally:
+            live.preparing = None
+        live.log.add("packages", packages=list(map(asdict, installed.packages)), cached=installed.from_stock)
+        return installed
+
+    async def _run(self, live: LiveRun, packages: Installed | None) -> RunResult:
         started_at = self._now()
         engine = live.engine
         # Nobody waits for this row: the accepted one is durable, and the final one says it again.
@@ -390,13 +419,14 @@ class Lifecycle:
 
         result: RunResult | None = None
         try:
-            async for event in runs.stream(engine, live.grant, live.submission.request, made, approved=True):
+            request = live.submission.request
+            async for event in runs.stream(
+                engine, live.grant, request, made, approved=True, packages=packages
+            ):
                 if isinstance(event, RunResult):
                     result = event
                 else:
-                    live.log.add_engine_event(event)
-                    if isinstance(event, Contacted):
-                        self.metrics.contacted(allowed=event.allowed)
+                    self._heard(live, event)
                     if live.cancelled:
                         live.cancel()
         finally:
@@ -404,6 +434,11 @@ class Lifecycle:
                 await starting
         assert result is not None
         return result
+
+    def _heard(self, live: LiveRun, event: Event) -> None:
+        live.log.add_engine_event(event)
+        if isinstance(event, Contacted):
+            self.metrics.contacted(allowed=event.allowed)
 
     def _write_down(self, live: LiveRun, result: RunResult) -> ExecRecord:
         """What the run left. A disk that is full costs the files, not the outcome."""

@@ -91,6 +91,7 @@ def _submission(data: dict[str, Any]) -> Submission:
     asked = data.pop("request")
     for name in ("command", "args", "output_files"):
         asked[name] = None if asked[name] is None else tuple(asked[name])
+    asked["packages"] = tuple(asked.get("packages", ()))
     for name in ("files", "inputs"):
         asked[name] = tuple(InputFile(path, base64.b64decode(content)) for path, content in asked[name])
     asked["stdin"] = base64.b64decode(asked["stdin"])

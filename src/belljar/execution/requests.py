@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from belljar import paths
-from belljar.engines.base import WORK, Command
+from belljar.engines.base import WORK, Area, Command
 from belljar.errors import (
     ApprovalNeeded,
     BadRequest,
@@ -20,7 +20,8 @@ from belljar.errors import (
     LimitExceeded,
     UnsupportedLanguage,
 )
-from belljar.models import Grant, InputFile, Language, RiskTier, RunRequest, Start
+from belljar.models import Finding, Grant, InputFile, Language, RiskTier, RunRequest, Start
+from belljar.policy import packages
 from belljar.policy.commands import check_argv, check_commands
 from belljar.policy.risk import Assessment, Source, assess_all
 
@@ -36,6 +37,10 @@ MAX_ARGUMENT_BYTES = 131_071
 """The kernel's limit for one string of argv or the environment, execve(2)."""
 MAX_ARGUMENTS_BYTES = 512 << 10
 
+PACKAGES = ".packages"
+"""Below `/workspace/inputs`: what was installed for the program."""
+
+_SEARCHED = f"/workspace/{Area.INPUTS}/{PACKAGES}"
 _DECIDES_WHAT_RUNS = frozenset({"BASHOPTS", "BASH_ENV", "ENV", "PATH", "SHELLOPTS"})
 
 
@@ -80,7 +85,8 @@ def plan(
                 f"{script} is where the code goes; name the input file otherwise", field="input_files"
             )
         files = (*files, InputFile(script, _encoded(request.code)))
-        warm = language is Language.PYTHON and request.start is Start.FORK
+        # With packages in a new interpreter: the warm one may have others of that name imported.
+        warm = language is Language.PYTHON and request.start is Start.FORK and not request.packages
         interpreter = _interpreter(language, interpreters, engine)
         argv = (*(() if warm else interpreter), f"{WORK}/{script}", *request.args)
     _check_files("input_files", files, grant)
@@ -93,10 +99,14 @@ def plan(
     _check_arguments("command", argv)
     check_environment(request.env, grant)
     _check_commands(request, grant)
+    env = dict(request.env)
+    if request.packages:
+        _check_packages(request, grant)
+        env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), _SEARCHED)))
     command = Command(
         argv=argv,
         warm=warm,
-        env=dict(request.env),
+        env=env,
         cwd=cwd,
         stdin=request.stdin,
         stdin_open=request.stdin_open,
@@ -122,7 +132,8 @@ def risk_of(request: RunRequest) -> Assessment:
         language = _language_of(file)
         if language is not None:
             sources.append(_source(file.path, file.content, language))
-    return assess_all(sources)
+    asked = f"installs packages: {', '.join(request.packages)}"
+    return assess_all(sources, [Finding(RiskTier.HIGH, asked, 1)] if request.packages else ())
 
 
 def _source(name: str, content: bytes, language: Language) -> Source:
@@ -154,6 +165,21 @@ def _check_commands(request: RunRequest, grant: Grant) -> None:
         check_argv(request.command, grant.commands)
     elif request.language is Language.BASH:
         check_commands(request.code or "", grant.commands)
+
+
+def _check_packages(request: RunRequest, grant: Grant) -> None:
+    language = request.language or (Language.PYTHON if request.code is not None else None)
+    if language is not Language.PYTHON:
+        message = f"packages are installed for Python programs, not for {language or 'a command'}"
+        raise BadRequest(message, field=packages.FIELD)
+    if request.context is not None:
+        message = "a context has begun before; install packages for a program that is not in one"
+        raise BadRequest(message, field=packages.FIELD)
+    packages.check_allowed(packages.requirements(request.packages), grant.packages)
+    for file in request.inputs:
+        if file.path.partition("/")[0] == PACKAGES:
+            message = f"{PACKAGES} is where packages go; name the input file otherwise"
+            raise BadRequest(message, field="inputs")
 
 
 def tier_to_approve(grant: Grant, risk: Assessment) -> RiskTier | None:

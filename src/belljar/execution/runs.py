@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
 from belljar.engines.base import Area, Collected, Engine, Jar
-from belljar.errors import EngineUnavailable
-from belljar.execution.requests import check_risk, plan
-from belljar.models import Ended, Event, Grant, Output, RunRequest, RunResult, Shown, Started, Stream
+from belljar.errors import EngineUnavailable, PackageUnavailable
+from belljar.execution.requests import PACKAGES, check_risk, plan
+from belljar.execution.stock import Installed
+from belljar.models import (
+    Ended,
+    Event,
+    Grant,
+    InputFile,
+    Output,
+    RunRequest,
+    RunResult,
+    Shown,
+    Started,
+    Stream,
+)
 
 
 async def stream(
@@ -17,15 +29,20 @@ async def stream(
     on_jar: Callable[[Jar], None] = lambda jar: None,
     *,
     approved: bool = False,
+    packages: Installed | None = None,
 ) -> AsyncGenerator[Event | RunResult, None]:
     """Events as they happen; the RunResult comes last, when the jar is gone. `on_jar` is told the jar.
 
     Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.
     ApprovalNeeded, where the grant wants a person to see it first and nobody has `approved` it.
+    PackageUnavailable, where it asks for packages and is given none.
     """
     if not approved and grant.approve_at is not None:
         check_risk(request, grant)
     work = plan(request, grant, engine.interpreters(), engine.name)
+    if request.packages and packages is None:
+        raise PackageUnavailable("packages are not installed here", field="packages")
+    installed = packages or Installed((), ())
     output = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
     shown: list[Mapping[str, object]] = []
     ended: Ended | None = None
@@ -34,7 +51,7 @@ async def stream(
     on_jar(jar)
     try:
         await jar.put(Area.WORK, work.files)
-        await jar.put(Area.INPUTS, work.inputs)
+        await jar.put(Area.INPUTS, (*work.inputs, *_placed(installed)))
         async for event in jar.exec(work.command):
             if isinstance(event, Output):
                 output[event.stream] += event.data
@@ -64,14 +81,22 @@ async def stream(
         artifacts=left.artifacts,
         skipped=left.skipped,
         results=tuple(shown),
+        packages=installed.packages,
         engine=engine.name,
         posture=posture,
     )
 
 
-async def run(engine: Engine, grant: Grant, request: RunRequest) -> RunResult:
+def _placed(installed: Installed) -> Iterator[InputFile]:
+    for file in installed.files:
+        yield InputFile(f"{PACKAGES}/{file.path}", file.content)
+
+
+async def run(
+    engine: Engine, grant: Grant, request: RunRequest, packages: Installed | None = None
+) -> RunResult:
     result = None
-    async for event in stream(engine, grant, request):
+    async for event in stream(engine, grant, request, packages=packages):
         result = event
     assert isinstance(result, RunResult)
     return result

@@ -69,6 +69,8 @@ class Submission:
                 self.conversation_id,
             ],
         }
+        if request.packages:  # without them it is what it was before there were any
+            asked["packages"] = request.packages
         return sha256(canonical_json(asked))
 
 

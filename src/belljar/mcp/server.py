@@ -58,6 +58,11 @@ RUN = types.Tool(
     input_schema=inputs(
         {
             **PROGRAM,
+            "packages": {
+                "type": "array",
+                "items": TEXT,
+                "description": "To install first for a Python program, such as numpy>=2; where allowed.",
+            },
             "project_id": TEXT,
             "persist_work": {
                 **FLAG,

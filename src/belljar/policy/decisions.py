@@ -224,6 +224,8 @@ def _narrowed(terms: Mapping[str, Term], layer: Layer, *, sealed: bool) -> Mappi
         if name in RULE_FIELDS:
             if name == "network_rules":
                 _check_network(term.value, asked)
+            elif name == "packages":
+                _check_packages(term.value, asked)
             narrowed[place] = _ruled(FIELDS[name](term.value, asked))
             continue
         if FIELDS[name](asked, term.ceiling) != asked:
@@ -246,6 +248,13 @@ def _check_network(held: tuple[NetworkRules, ...], asked: tuple[NetworkRules, ..
                 raise PolicyEscalation(
                     field=f"network.{part}", asked=_list(wanted), ceiling=_list(unlisted), layer="system"
                 )
+
+
+def _check_packages(held: tuple[PatternRules, ...], asked: tuple[PatternRules, ...]) -> None:
+    """As with hosts: a list narrows, unless it is the first one."""
+    wanted = [pattern for rules in asked for pattern in rules.allow or ()]
+    if wanted and all(rules.allow is None for rules in held):
+        raise PolicyEscalation(field="packages", asked=_list(wanted), ceiling="none", layer="system")
 
 
 def _beyond(name: str, asked: Any, term: Term) -> PolicyEscalation | ImageNotAllowed:
@@ -290,6 +299,7 @@ def _decision(terms: Mapping[str, Term]) -> Decision:
         sandboxed=terms["sandboxed"].value,
         paths=terms["paths"].value,
         commands=terms["commands"].value,
+        packages=terms["packages"].value,
         risk=terms["risk"].value,
         approve_at=None if approve_at == OFF else approve_at,
         on_output_limit=terms["on_output_limit"].value,

@@ -108,6 +108,7 @@ class Policy:
     sandboxed: bool | None = _joined_by(_either)
     paths: tuple[PatternRules, ...] = _joined_by(_all_rules, ())
     commands: tuple[PatternRules, ...] = _joined_by(_all_rules, ())
+    packages: tuple[PatternRules, ...] = _joined_by(_all_rules, ())
     risk: RiskTier | None = _joined_by(_graver)
     approve_at: Threshold | None = _joined_by(_earlier)
     on_output_limit: OnOutputLimit | None = _joined_by(_harsher)

@@ -12,6 +12,7 @@ from typing import Any
 
 from belljar.policy.layers import Layer
 from belljar.policy.limits import BY_WIRE_NAME
+from belljar.policy.packages import requirements
 from belljar.policy.statements import STATEMENTS, compose
 from belljar.policy.trees import Node, from_json, read_text
 from belljar.wording import nearest, printable, quoted
@@ -52,12 +53,15 @@ def loads(text: str, *, name: str = "manifest.json") -> Layer:
 
 
 def _runtime(node: Node) -> dict[str, Any]:
-    entries = node.entries(("kind", "image", "entrypoint"))
+    entries = node.entries(("kind", "image", "entrypoint", "packages"))
     if "kind" in entries and entries["kind"].text() != "docker":
         raise entries["kind"].fault("the only kind is `docker`")
     if "entrypoint" in entries:
         for word in entries["entrypoint"].items():
             word.text()
+    if "packages" in entries:
+        with entries["packages"].located():
+            requirements([package.text() for package in entries["packages"].items()])
     if "image" not in entries:
         return {}
     with entries["image"].located():

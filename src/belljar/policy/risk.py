@@ -60,9 +60,9 @@ def assess(code: str, language: Language) -> Assessment:
     return assess_all([Source(code, language)])
 
 
-def assess_all(sources: Iterable[Source]) -> Assessment:
-    """The program and what it could run as easily, as one."""
-    findings: set[Finding] = set()
+def assess_all(sources: Iterable[Source], asked: Iterable[Finding] = ()) -> Assessment:
+    """The program and what it could run as easily, as one; with what its request asks for besides."""
+    findings = {replace(finding, reason=finding.reason[:160]) for finding in asked}
     left = MAX_CHARS
     for source in sources:
         left -= len(source.text)

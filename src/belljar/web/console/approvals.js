@@ -69,6 +69,7 @@ function program(approval) {
       Arguments: approval.args.length > 0 && h("code", {}, JSON.stringify(approval.args)),
       Folder: approval.working_dir,
       "Names of variables": value(approval.env_keys),
+      Packages: approval.packages?.length > 0 && h("code", {}, JSON.stringify(approval.packages)),
       Files: digests(approval.files),
       Inputs: digests(approval.inputs),
       Input: approval.stdin && h("pre", { class: "text" }, approval.stdin),
