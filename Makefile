@@ -4,7 +4,7 @@ VENV := .venv
 IN_VENV := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install run serve test check engines hostile images crash bench bench-docker bench-graph bench-policy lock
+.PHONY: help install run serve test check engines hostile images crash crash-docker bench bench-docker bench-graph bench-policy lock
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -54,6 +54,9 @@ images: install  ## Build the images of the docker and gvisor engines, without a
 
 crash: install  ## Kill a service at every instant that matters, and count what is left. Takes minutes. ARGS: repetitions.
 	$(IN_VENV) -m tests.crash.sweep $(ARGS)
+
+crash-docker: install  ## The same at random instants with a docker engine, until it ran 1,000 programs. ARGS: how many, and the engine.
+	$(IN_VENV) -m tests.crash.containers $(ARGS)
 
 bench: install  ## What a jar and the service cost, as ratios to a bare python3 in the same run. JSON=1 prints one object.
 	$(IN_VENV) bench/bench.py $(if $(JSON),--json) $(ARGS)

@@ -3,7 +3,8 @@
 python bench/bench_docker.py [--json] [--engine docker|gvisor] [--rounds N]
 
 Beside a warm run stands `docker run --rm` with the flags that are forced on a jar; beside a jar that is made
-and destroyed stands the bare Engine API with the same container: create, start, remove.
+and destroyed stands the bare Engine API with the same container: with the same program in it, and with
+nothing that is waited for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from belljar import engines
@@ -23,11 +27,11 @@ from belljar.engines import seccomp
 from belljar.engines.base import WORK, Area, Command, Engine, Jar
 from belljar.engines.docker import labels
 from belljar.engines.docker.api import Api
-from belljar.engines.docker.container import INPUTS, Volume, forced
-from belljar.engines.docker.images import DEFAULT, find
+from belljar.engines.docker.container import INPUTS, WORKSPACE, Volume, forced
+from belljar.engines.docker.images import DEFAULT, Image, find
 from belljar.errors import BelljarError
 from belljar.models import Ended, Grant, InputFile
-from measuring import Report, at_least, at_most, commit, in_turn, machine, quantile, rate, shown
+from measuring import Job, Report, at_least, at_most, commit, in_turn, machine, quantile, rate, shown
 
 GRANT = Grant()
 PROGRAM = b"print(6 * 7)\n"
@@ -96,39 +100,85 @@ async def warm(engine: Engine, runtime: str, rounds: int) -> dict[str, list[floa
         await asyncio.gather(*(jar.destroy() for jar in (*waiting, *used)))
 
 
-async def sustained(engine: Engine, api: Api, runtime: str, count: int, at_once: int) -> dict[str, float]:
-    """Containers per second, with a run in each and without anything."""
-    image = await find(api, DEFAULT)
+class Bare:
+    """What a careful person would write with the Engine API alone, with all that is forced on a jar."""
+
+    def __init__(self, api: Api, image: Image, runtime: str) -> None:
+        self._api = api
+        self._image = image
+        self._runtime = runtime
+
+    async def make(self) -> None:
+        """Create, start, remove: the program may get to its first line, or not."""
+        async with self._created("import time; time.sleep(60)") as name:
+            await self._api.ask("POST", f"containers/{name}/start")
+
+    async def run(self) -> None:
+        """The same with a program that is waited for and whose output is read."""
+        async with self._created(PROGRAM.decode()) as name:
+            output = Output()
+            attached = await self._api.attach(name, output, lambda data: None)
+            await self._api.ask("POST", f"containers/{name}/start")
+            await output.ended.wait()
+            attached.abort()
+        if output.text != b"42\n":
+            raise RuntimeError(f"a run said {output.text!r}")
+
+    @asynccontextmanager
+    async def _created(self, program: str) -> AsyncIterator[str]:
+        name = f"bench-{secrets.token_hex(8)}"
+        gvisor = self._runtime == RUNTIMES["gvisor"]
+        volumes = [Volume(name=f"{name}-inputs", target=INPUTS, read_only=True)]
+        if gvisor:
+            volumes.insert(0, Volume(name=f"{name}-workspace", target=WORKSPACE, read_only=False))
+        config = forced(
+            image=self._image.id,
+            image_env=self._image.env,
+            argv=("python3", "-c", program),
+            env={"PATH": self._image.path},
+            cwd="/",
+            limits=GRANT.limits,
+            runtime=self._runtime,
+            labels={},
+            volumes=volumes,
+            terminals=not gvisor,
+        )
+        await self._api.ask("POST", "containers/create", body=config, name=name)
+        yield name
+        await labels.remove(self._api, name)
+        await asyncio.gather(*(labels.remove_volume(self._api, volume.name) for volume in volumes))
+
+
+class Output(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.text = b""
+        self.ended = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.text += data
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.ended.set()
+
+
+async def sustained(engine: Engine, bare: Bare, rounds: int, at_once: int) -> dict[str, float]:
+    """Containers per second, from nothing to nothing."""
 
     async def jar_and_run() -> None:
         jar = await engine.create(GRANT)
         await use(jar)
         await jar.destroy()
 
-    async def bare() -> None:
-        name = f"bench-{secrets.token_hex(8)}"
-        inputs = Volume(name=f"{name}-inputs", target=INPUTS, read_only=True)
-        config = forced(
-            image=image.id,
-            image_env=image.env,
-            argv=("python3", "-c", "import time; time.sleep(60)"),
-            env={"PATH": image.path},
-            cwd="/",
-            limits=GRANT.limits,
-            runtime=runtime,
-            labels={},
-            volumes=[inputs],
-        )
-        await api.ask("POST", "containers/create", body=config, name=name)
-        await api.ask("POST", f"containers/{name}/start")
-        await labels.remove(api, name)
-        await labels.remove_volume(api, inputs.name)
+    async def some(job: Job) -> None:
+        await rate(job, 2 * at_once, at_once)
 
-    found: dict[str, list[float]] = {"jar with a run": [], "bare create, start, remove": []}
-    for _ in range(3):  # in turn, so that noise hits both
-        found["jar with a run"].append(await rate(jar_and_run, count, at_once))
-        found["bare create, start, remove"].append(await rate(bare, count, at_once))
-    return {name: quantile(rates, 0.5) for name, rates in found.items()}
+    jobs = {
+        "jar with a run": jar_and_run,
+        "bare with a run": bare.run,
+        "bare create, start, remove": bare.make,
+    }
+    times = await in_turn({name: partial(some, job) for name, job in jobs.items()}, rounds)
+    return {name: 2 * at_once / quantile(samples, 0.5) for name, samples in times.items()}
 
 
 async def measure(name: str, rounds: int) -> Report:
@@ -136,7 +186,8 @@ async def measure(name: str, rounds: int) -> Report:
     api = await Api.open()
     try:
         times = await warm(engine, runtime, rounds)
-        rates = await sustained(engine, api, runtime, max(4, rounds // 2), at_once=2)
+        bare = Bare(api, await find(api, DEFAULT), runtime)
+        rates = await sustained(engine, bare, rounds, at_once=2)
     finally:
         await api.close()
         await engine.close()
@@ -151,10 +202,9 @@ async def measure(name: str, rounds: int) -> Report:
         },
         promises=[
             at_most("warm run p50 / docker run --rm p50", p50["warm jar"] / p50["docker run --rm"], 1 / 25),
-            at_least(
-                "jars with a run / bare containers, per second",
-                rates["jar with a run"] / rates["bare create, start, remove"],
-                0.9,
+            *(
+                at_least(f"jars with a run / {case}, per second", rates["jar with a run"] / rates[case], 0.9)
+                for case in ("bare with a run", "bare create, start, remove")
             ),
         ],
     )

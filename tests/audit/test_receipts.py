@@ -206,7 +206,9 @@ def test_a_lie_in_an_exported_receipt_is_found(signer: Signer, tmp_path: Path) -
     lie = receipt.body.replace(b'"exit_code":3', b'"exit_code":0')
     assert lie != receipt.body
     path = exported(replace(receipt, body=lie, hash=hashlib.sha256(lie).hexdigest()), tmp_path)
-    assert [fault.kind for fault in verify_receipt(load_exported(path), signer.public_key)] == [FaultKind.SIGNATURE]
+    assert [fault.kind for fault in verify_receipt(load_exported(path), signer.public_key)] == [
+        FaultKind.SIGNATURE
+    ]
 
 
 @pytest.mark.parametrize(

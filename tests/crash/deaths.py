@@ -32,12 +32,12 @@ from tests.crash.places import Place, may_mount
 from belljar.engines.jail.probe import probe
 
 MORTAL = [sys.executable, str(Path(__file__).parent / "mortal.py")]
-SERVE = ["serve", "--engine", "jail", "--port", "0", "--json"]
+SERVE = ["serve", "--port", "0", "--json", "--engine"]
 PROGRAM = "import uuid; print(uuid.uuid4()); open('left.txt', 'w').write('x' * 5000)"
 """A second run of it would say something else."""
 PATIENCE_S = 20.0
 _PR_SET_CHILD_SUBREAPER = 36
-_OWN_FILES = {"stdout.txt", "stderr.txt", "manifest.json", "meta.json", "events.jsonl"}
+_OWN_FILES = {"code.txt", "stdout.txt", "stderr.txt", "manifest.json", "meta.json", "events.jsonl"}
 
 
 def need_what_kills() -> None:
@@ -78,9 +78,11 @@ class Aftermath:
 class Service:
     """One process. `url` is None if it did not live to say it."""
 
-    def __init__(self, data_dir: Path, point: str | None = None, under: Sequence[str] = ()) -> None:
+    def __init__(
+        self, data_dir: Path, point: str | None = None, under: Sequence[str] = (), engine: str = "jail"
+    ) -> None:
         self.process = subprocess.Popen(
-            [*under, *MORTAL, *([point] if point else []), *SERVE],
+            [*under, *MORTAL, *([point] if point else []), *SERVE, engine],
             env=environment(data_dir),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

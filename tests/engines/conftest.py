@@ -96,8 +96,8 @@ class Footprint:
             containers=ours,
         )
 
-    async def restored(self, patience_s: float = 2.0) -> None:
-        """Fails unless there is no more than there was; what closes may take a turn of the loop."""
+    async def restored(self, patience_s: float = 10.0) -> None:
+        """Fails unless there is no more than there was; an engine may just be asking docker what was left."""
         deadline = asyncio.get_running_loop().time() + patience_s
         while left := self._more(Footprint.now()):
             assert asyncio.get_running_loop().time() < deadline, f"left behind: {left}"

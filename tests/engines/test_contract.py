@@ -327,9 +327,11 @@ async def test_it_may_say_goodbye_at_the_deadline(make_jar: MakeJar) -> None:
 
 @pytest.mark.essential
 async def test_it_is_killed_when_it_ignores_the_deadline(make_jar: MakeJar) -> None:
-    result = await run(await make_jar(timeout_s=1, grace_s=0.4), f"trap '' TERM\n{FOREVER}")
+    jar = await make_jar(timeout_s=1, grace_s=0.4)
+    result = await run(jar, f"trap '' TERM\necho kept > file\n{FOREVER}")
     assert result.how == (Verdict.TIMEOUT, 9)
     assert 1.4 <= result.ended.usage.wall_s < SOON_S
+    assert contents(await jar.collect(None)) == {"file": b"kept\n"}  # who killed it lives
 
 
 async def test_without_grace_it_is_killed_at_once(make_jar: MakeJar) -> None:
@@ -1376,7 +1378,9 @@ def copy_for_everyone(folder: Path) -> None:
 
 if os.getuid() == 0:  # anyone else keeps the contract by running this module
 
-    @real
+    @pytest.mark.parametrize(
+        "engine", ["jail"], indirect=True
+    )  # others need the docker socket, which is root's
     @pytest.mark.timeout(300)
     async def test_the_contract_is_kept_for_an_ordinary_user(engine: Engine) -> None:
         interpreter = await asyncio.to_thread(python_for_everyone)

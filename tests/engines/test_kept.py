@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
 from belljar.engines.base import Area, Command, Engine
-from belljar.engines.kept import KeptJar
+from belljar.engines.kept import KeptJar, Terminal
 from belljar.engines.link import GuestJar
 from belljar.errors import BelljarError, Conflict, NotFound, PathNotAllowed
 from belljar.models import Ended, Grant, InputFile, Limits, Output, Shown, Stream, Verdict
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.parametrize("engine", ["docker", "gvisor", "jail"], indirect=True),
+]
 
 GRANT = Grant(limits=Limits(timeout_s=20, grace_s=1), accept_weaker_limits=True)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def kept(engine: Engine) -> AsyncIterator[KeptJar]:
-    if engine.name == "fake":
-        pytest.xfail(
-            "the engine in memory pretends one program, no session",
-        )
     jar = await engine.create(GRANT)
     assert isinstance(jar, GuestJar)
     kept = KeptJar(jar)
@@ -72,11 +72,13 @@ async def cell(kept: KeptJar, code: str, context: str = "main", grant: Grant = G
     return await tell(kept, Command(argv=(), context=context, cell=code), grant)
 
 
+@pytest.mark.essential
 async def test_files_stay_between_programs(kept: KeptJar) -> None:
     await shell(kept, "echo one > a; mkdir -p d; echo two > /tmp/b")
     assert (await shell(kept, "cat a /tmp/b")).out == b"one\ntwo\n"
 
 
+@pytest.mark.essential
 async def test_background_processes_live_on(kept: KeptJar) -> None:
     first = await shell(kept, "(while :; do echo >> beat; sleep 0.01; done) & echo $!")
     assert first.verdict == (Verdict.EXITED, 0)
@@ -99,6 +101,7 @@ async def test_what_a_background_process_writes_later_disturbs_no_other_run(kept
     assert (await shell(kept, "echo mine")).out == b"mine\n"
 
 
+@pytest.mark.essential
 async def test_a_time_out_ends_the_program_and_what_it_started_but_not_the_session(kept: KeptJar) -> None:
     await shell(kept, "sleep 1000 & echo kept")
     hasty = replace(GRANT, limits=replace(GRANT.limits, timeout_s=0.3, grace_s=0))
@@ -153,6 +156,7 @@ async def test_a_paused_session_stands_still_and_goes_on(kept: KeptJar) -> None:
 # Contexts
 
 
+@pytest.mark.essential
 async def test_variables_live_on_in_a_context(kept: KeptJar) -> None:
     await cell(kept, "x = 40\ndef add(n):\n    return x + n")
     told = await cell(kept, "print('sum'); add(2)")
@@ -253,9 +257,91 @@ async def test_a_value_too_large_to_show_is_cut(kept: KeptJar) -> None:
     assert len(shown["text/plain"]) < 1 << 20
 
 
+# Terminals
+
+
+class Screen:
+    """What a terminal shows, read as it is waited for."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal = terminal
+        self._shown = b""
+        self._output = terminal.output()
+
+    async def type(self, text: str) -> None:
+        await self.terminal.type(text.encode())
+
+    async def until(self, text: str) -> None:
+        """What was shown up to it is not looked at again."""
+        async with asyncio.timeout(30):
+            while text.encode() not in self._shown:
+                self._shown += await anext(self._output)
+        self._shown = self._shown.partition(text.encode())[2]
+
+    async def end(self) -> int | None:
+        async with asyncio.timeout(30):
+            async for _ in self._output:
+                pass
+        return self.terminal.exit_code
+
+
+@asynccontextmanager
+async def typing_at(kept: KeptJar, *argv: str) -> AsyncIterator[Screen]:
+    terminal = kept.terminal(Command(argv=argv or ("bash", "--norc"), env={"PS1": "$ "}), 30, 100)
+    await terminal.begin()
+    yield Screen(terminal)
+    await terminal.close()
+
+
+@pytest.mark.essential
+async def test_a_terminal_is_the_jars_own_and_can_be_resized(kept: KeptJar) -> None:
+    async with typing_at(kept) as screen:
+        await screen.type("tty; stty size\r")
+        await screen.until("/dev/pts/0")
+        await screen.until("30 100")
+        await screen.terminal.resize(40, 120)
+        await screen.type("stty size\r")
+        await screen.until("40 120")
+        await screen.type("exit 7\r")
+        assert await screen.end() == 7
+
+
+@pytest.mark.essential
+async def test_control_c_reaches_what_runs_in_a_terminal(kept: KeptJar) -> None:
+    async with typing_at(kept) as screen:
+        await screen.type("python3 -c 'import time; print(chr(33) * 3, flush=True); time.sleep(600)'\r")
+        await screen.until("!!!")
+        await screen.type("\x03")
+        await screen.until("KeyboardInterrupt")
+        await screen.type("echo status-$?\r")
+        await screen.until("status-130")
+
+
+async def test_a_terminal_waits_for_its_reader_and_loses_nothing(kept: KeptJar) -> None:
+    async with typing_at(kept, "seq", "200000") as screen:
+        assert (await shell(kept, "echo still")).out == b"still\n"
+        await screen.until("\n199999\r\n200000")
+        assert await screen.end() == 0
+
+
+async def test_a_line_that_is_cut_hangs_up(kept: KeptJar) -> None:
+    async with typing_at(kept, "bash", "-c", "trap '' HUP; echo ready; sleep 4000") as screen:
+        await screen.until("ready")
+    assert (await shell(kept, "ps -eo args | grep -c '[s]leep 4000'")).out == b"0\n"
+
+
+async def test_two_terminals_do_not_share_a_line(kept: KeptJar) -> None:
+    async with typing_at(kept) as one, typing_at(kept) as other:
+        await one.type("echo $((6 * 7))-one\r")
+        await other.type("echo $((6 * 7))-other\r")
+        await one.until("42-one")
+        await other.until("42-other")
+
+
 # Files
 
 
+@pytest.mark.essential
 async def test_files_are_listed_read_moved_and_removed(kept: KeptJar) -> None:
     await kept.put(Area.WORK, [InputFile("d/a.txt", b"0123456789")])
     assert [(one.path, one.kind, one.size) for one in await kept.listing(Area.WORK, "d")] == [
@@ -275,6 +361,16 @@ async def test_files_are_listed_read_moved_and_removed(kept: KeptJar) -> None:
     await kept.remove(Area.WORK, "e")
     with pytest.raises(NotFound, match="no such file"):
         await kept.read(Area.WORK, "e/b.txt", length=10)
+
+
+@pytest.mark.essential
+async def test_inputs_come_at_any_time_and_stay_read_only(kept: KeptJar) -> None:
+    await kept.put(Area.INPUTS, [InputFile("a", b"1"), InputFile("d/b", b"2")])
+    assert (
+        await shell(kept, "cat ../inputs/a ../inputs/d/b; echo 3 > ../inputs/a || echo no")
+    ).out == b"12no\n"
+    await kept.put(Area.INPUTS, [InputFile("a", b"new")])
+    assert await kept.read(Area.INPUTS, "a", length=10) == (b"new", 3)
 
 
 async def test_a_link_leads_nowhere(kept: KeptJar) -> None:

@@ -70,6 +70,9 @@ class Attack:
     """A program that runs before this one in a jar of its own, for what passes between runs."""
     at_once: bool = False
     """The accomplice runs beside it, not before."""
+    ends_gvisor: bool = False
+    """It ends gVisor's kernel, a process of the jar like any other: there the run is `lost`, or whatever limit
+    that met first."""
     linger_s: float = 0.0
     """How long the control lets what the program left behind go on."""
     on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE

@@ -198,7 +198,7 @@ class Standing:
             more.append(f"cgroups {sorted(self.cgroups - before.cgroups)}")
         if self.containers != before.containers:
             more.append(f"containers {sorted(self.containers - before.containers)}")
-        for pid in self.processes.keys() & before.processes.keys():
+        for pid in self.parents & before.processes.keys():  # stock may just have been in the making
             if any(now > then for now, then in zip(self.held[pid], before.held[pid], strict=True)):
                 more.append(f"process {pid}: descriptors and mounts {before.held[pid]}, now {self.held[pid]}")
         if self.descriptors != before.descriptors:

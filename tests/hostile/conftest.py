@@ -15,6 +15,7 @@ from tests.hostile.glass import Glass
 
 from belljar.engines import seccomp
 from belljar.engines.base import Engine, Jar
+from belljar.engines.docker import container
 from belljar.models import Grant
 
 ALLOW_EVERYTHING = b"\x06\x00\x00\x00\x00\x00\xff\x7f"
@@ -32,12 +33,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         engines = NAMED or (ENGINES if marked("every_engine") else ["jail"])
         if marked("jail_only"):
             engines = [name for name in engines if name == "jail"]
+        if marked("shared_kernel"):
+            engines = [name for name in engines if name != "gvisor"]
         metafunc.parametrize("_session_glass", engines, indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is left without an engine is not for those that were named."""
-    unwanted = [item for item in items if item.get_closest_marker("jail_only") and "NOTSET" in item.name]
+    marks = ("jail_only", "shared_kernel")
+    unwanted = [item for item in items if any(map(item.get_closest_marker, marks)) and "NOTSET" in item.name]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in unwanted]
 
@@ -45,6 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_engine: also run on engines that are too slow for everything")
     config.addinivalue_line("markers", "jail_only(reason): looks different elsewhere; see docs/engines.md")
+    config.addinivalue_line("markers", "shared_kernel(reason): not on gVisor's own; see docs/engines.md")
 
 
 class Unfiltered:
@@ -61,7 +66,7 @@ class Unfiltered:
     async def create(self, grant: Grant) -> Jar:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(seccomp, "compile_profile", lambda *_: ALLOW_EVERYTHING)
-            patch.setattr(seccomp, "load_profile", lambda: {"defaultAction": "SCMP_ACT_ALLOW"})
+            patch.setattr(container, "_profile", lambda: '{"defaultAction": "SCMP_ACT_ALLOW"}')
             return await self._engine.create(grant)
 
 

@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 BENIGN_S = 30.0
 """Far more than a benign run takes, on a machine as busy as it may be."""
+SETTLED_S = 10.0
+"""For a connection of the engine's own: now and then it asks docker what was left behind."""
 BARE_S = 20.0
 HEAD_START_S = 0.1
 """Of an accomplice that runs beside."""
@@ -80,8 +82,11 @@ class Glass:
             result = self.wait(self._with_accomplice(attack))
             brought_out = _everything(result)
             assert os.fsencode(attack.goal) not in brought_out, f"it reached its goal: {result}"
-            assert result.verdict is attack.verdict, result
-            if attack.verdict is Verdict.EXITED and attack.exit_code is not None:
+            expected = {attack.verdict}
+            if attack.ends_gvisor and self.engine.name == "gvisor":
+                expected |= {Verdict.LOST, Verdict.OOM, Verdict.TIMEOUT}
+            assert result.verdict in expected, result
+            if result.verdict is Verdict.EXITED and attack.exit_code is not None:
                 assert result.exit_code == attack.exit_code, result
         if attack.control is not Control.PROBE:
             self._show_effective(attack)
@@ -94,8 +99,11 @@ class Glass:
         self._mark = f"mark-{secrets.token_hex(6)}"
         before = Standing.now(self._mark, self._claims)
         yield
-        left = Standing.now(self._mark, self._claims).more_than(before)
-        assert not left, f"left on the host: {left}"
+        deadline = time.monotonic() + SETTLED_S
+        while left := Standing.now(self._mark, self._claims).more_than(before):
+            passing = all(what.startswith("descriptors") for what in left) and time.monotonic() < deadline
+            assert passing, f"left on the host: {left}"
+            self.wait(asyncio.sleep(0.05))
         touched = self.canaries.touched()
         assert not touched, f"reached: {touched}"
         assert self.canaries.files_are_untouched(), "files of the host were changed"
@@ -185,6 +193,9 @@ class Glass:
         effective = (
             os.fsencode(attack.goal) in brought_out or self.canaries.token.encode() in brought_out or touched
         )
+        if not effective and attack.ends_gvisor and self.engine.name == "gvisor":
+            self.notes.append(("hostile", "probe"))
+            return
         if (
             not effective
             and attack.control is Control.UNFILTERED
@@ -301,7 +312,14 @@ def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
 def _start_bare(attack: Attack, folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
     script = folder / SCRIPTS[attack.language]
     script.write_text(textwrap.dedent(attack.code))
-    bounds = ("prlimit", f"--core={64 << 20}", "--cpu=10", f"--fsize={256 << 20}", "--nofile=4096", "--nproc=2048")
+    bounds = (
+        "prlimit",
+        f"--core={64 << 20}",
+        "--cpu=10",
+        f"--fsize={256 << 20}",
+        "--nofile=4096",
+        "--nproc=2048",
+    )
     space = _AS_ROOT if attack.control is Control.ROOT else ()
     process: subprocess.Popen[bytes] = subprocess.Popen(
         [*bounds, *space, _INTERPRETERS[attack.language], str(script)],

@@ -126,7 +126,43 @@ def test_inputs_cannot_be_changed(glass: Glass) -> None:
     said = answers(result.stdout)
     assert said.pop("content") == "given"
     assert said.pop("rename") in ("EROFS", "EXDEV", "EBUSY", "EACCES")
-    assert set(said.values()) <= {"EROFS", "EACCES"}
+    assert set(said.values()) <= {"EROFS", "EACCES", "EPERM"}
+
+
+@pytest.mark.every_engine
+def test_inputs_cannot_be_changed_by_a_root_of_the_jars_own(glass: Glass) -> None:
+    """gVisor lets everybody have namespaces, inside of it, and with them mount what was read-only anew."""
+    result = glass.contains(
+        Attack(
+            control=Control.PROBE,
+            inputs=(InputFile("data.txt", b"original"),),
+            code="""
+            from tactics import *
+            def become_root():
+                checked(libc.unshare(0x10020000))
+                with open("/proc/self/uid_map", "w") as file:
+                    file.write("0 1000 1")
+            def write(path):
+                with open(path, "w") as file:
+                    file.write("changed")
+            for deed in (
+                become_root,
+                lambda: checked(libc.mount(b"", b"/workspace/inputs", None, 32 | 4096, None)),
+                lambda: os.chmod("/workspace/inputs", 0o777),
+                lambda: os.chmod("/workspace/inputs/data.txt", 0o666),
+            ):
+                try:
+                    deed()
+                except OSError:
+                    pass
+            attempt("write", write, "/workspace/inputs/data.txt")
+            attempt("add", write, "/workspace/inputs/more.txt")
+            attempt("remove", os.unlink, "/workspace/inputs/data.txt")
+            attempt("rename", os.rename, "/workspace/inputs/data.txt", "/workspace/inputs/other.txt")
+            """,
+        )
+    )
+    assert set(answers(result.stdout).values()) <= {"EROFS", "EACCES", "EPERM"}
 
 
 def test_fifos_are_not_opened(glass: Glass) -> None:
@@ -354,6 +390,7 @@ def test_closed_work_folder_does_not_cost_the_artifacts(glass: Glass) -> None:
     assert set(skipped(result).values()) == {SkipReason.UNREADABLE}
 
 
+@pytest.mark.shared_kernel("it has no leases")
 def test_lease_does_not_stall_the_collector(glass: Glass) -> None:
     """A plain open of a leased file waits for its holder, 45 seconds; here the holder is dead by then."""
     result = glass.contains(

@@ -17,7 +17,10 @@ from belljar.models import Verdict
 if TYPE_CHECKING:
     from tests.hostile.glass import Glass
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of calls are those of x86-64")
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of calls are those of x86-64"),
+    pytest.mark.shared_kernel("it answers calls itself, without our profile, and does what it can of them"),
+]
 
 # Every call is one that does something, or nothing harmful, where it is let through.
 CALLS = [

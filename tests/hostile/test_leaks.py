@@ -72,6 +72,7 @@ def test_memory_that_a_fork_inherits_holds_no_secret(glass: Glass) -> None:
     assert result.stdout == b"searched 0\n"
 
 
+@pytest.mark.shared_kernel("it names the container, which leads nowhere")
 def test_cgroup_looks_like_the_root(glass: Glass) -> None:
     result = glass.contains(
         Attack(
@@ -158,7 +159,7 @@ def test_program_is_user_1000_and_nobody_else(glass: Glass) -> None:
             say("groups", os.getgroups())
             status = dict(line.split(":", 1) for line in open("/proc/self/status"))
             for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"):
-                say(name, status[name].strip())
+                say(name, status[name].strip() if name in status else "unknown")
             for number in (0, 1, 999, 1001, 65534):
                 attempt(f"become_{number}", os.setresuid, number, number, number)
                 attempt(f"join_{number}", os.setresgid, number, number, number)
@@ -173,8 +174,13 @@ def test_program_is_user_1000_and_nobody_else(glass: Glass) -> None:
         "[1000]",
         "[65534]",
     )  # an ordinary user's own, unmapped, where they cannot be dropped
-    assert (said.pop("NoNewPrivs"), said.pop("Seccomp")) == ("1", "2")
-    assert {said.pop(f"Cap{kind}") for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    sealed = (said.pop("NoNewPrivs"), said.pop("Seccomp"))
+    capabilities = {said.pop(f"Cap{kind}") for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")}
+    if glass.engine.name == "gvisor":  # whose /proc does not tell all; a filter of ours it does not have
+        assert capabilities == {"0" * 16, "unknown"}
+    else:
+        assert sealed == ("1", "2")
+        assert capabilities == {"0" * 16}
     assert set(said.values()) <= {"EINVAL", "EPERM"}
 
 
@@ -313,6 +319,7 @@ def test_nothing_passes_through_shared_files(
     )
 
 
+@pytest.mark.shared_kernel("it tells of itself")
 def test_what_is_told_of_the_machine_is_known(glass: Glass) -> None:
     """Its kernel's release, and files of which each is listed below; how it was booted is not among them."""
     result = glass.contains(

@@ -98,7 +98,7 @@ def test_vsock_is_refused(glass: Glass) -> None:
             """,
         )
     )
-    assert answers(result.stdout) == {"vsock": "EPERM"}
+    assert answers(result.stdout)["vsock"] in ("EPERM", "EAFNOSUPPORT")  # gVisor has none
 
 
 @pytest.mark.every_engine
@@ -129,6 +129,7 @@ def test_there_is_no_route_out(glass: Glass) -> None:
     assert "ENETUNREACH" in said
 
 
+@pytest.mark.shared_kernel("it lets everybody ping, and there is nothing but its own loopback")
 def test_raw_sockets_are_refused(glass: Glass) -> None:
     result = glass.contains(
         Attack(
@@ -214,7 +215,7 @@ def test_network_of_the_jar_cannot_be_changed(glass: Glass) -> None:
             """,
         )
     )
-    assert set(answers(result.stdout).values()) == {"EPERM"}
+    assert set(answers(result.stdout).values()) <= {"EPERM", "EACCES"}
 
 
 def test_own_loopback_works_and_nothing_else_is_there(glass: Glass) -> None:

@@ -139,7 +139,8 @@ for module in (json, colorsys):
     with glass.watching(Control.PROBE):
         left = glass.wait(glass.run(leave)).stdout
         assert b"None True" in left
-        assert left.count(b"Read-only file system") == 2
+        refused = b"Permission denied" if glass.engine.name == "gvisor" else b"Read-only file system"
+        assert left.count(refused) == 2
         for start in Start:
             assert glass.wait(glass.run(look, start=start)).stdout == b"[1]\n"
 
@@ -180,21 +181,27 @@ def test_random_numbers_are_not_shared(glass: Glass) -> None:
 
 STATE = """
 import json, os, resource, signal
+def told(name):
+    try:
+        return open("/proc/self/" + name).read()
+    except FileNotFoundError:
+        return None  # gVisor has fewer
 os.umask(mask := os.umask(0))
 status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
 print(json.dumps({
     "umask": mask,
     "cwd": os.getcwd(),
     "limits": [resource.getrlimit(number) for number in range(16)],
-    "oom": open("/proc/self/oom_score_adj").read(),
+    "oom": told("oom_score_adj"),
     "cpus": sorted(os.sched_getaffinity(0)),
     "policy": [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)],
-    "signals": [status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd")],
+    "signals": [status.get(name, "").strip() for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd")],
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "timers": [signal.getitimer(number) for number in (0, 1, 2)],
     "session": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
-    "personality": open("/proc/self/personality").read(),
-    "slack": open("/proc/self/timerslack_ns").read(),
-    "filters": status["Seccomp_filters"].strip(),
+    "personality": told("personality"),
+    "slack": told("timerslack_ns"),
+    "filters": status.get("Seccomp_filters"),
 }))
 """
 
@@ -223,7 +230,7 @@ signal.setitimer(signal.ITIMER_REAL, 100)
     assert after == before
     assert after["umask"] == 0o022
     assert after["cwd"] == "/workspace/work"
-    assert after["signals"][0] == "0" * 16
+    assert after["blocked"] == []
 
 
 def test_counters_start_anew(glass: Glass) -> None:
@@ -243,8 +250,11 @@ def test_counters_start_anew(glass: Glass) -> None:
     glass.contains(greedy)
     modest = glass.wait(glass.run("print(1)")).usage
     assert (modest.oom_kills, modest.pids_refused, modest.disk_full) == (0, 0, False)
-    assert modest.memory_peak_mb < 20
-    assert modest.pids_peak <= (2 if glass.engine.name == "jail" else 16)  # a runtime starts in the cgroup
+    if glass.engine.name != "gvisor":  # which is counted too
+        assert modest.memory_peak_mb < 20
+        assert modest.pids_peak <= (
+            2 if glass.engine.name == "jail" else 16
+        )  # a runtime starts in the cgroup
     assert modest.cpu_s < 1
 
 
@@ -310,9 +320,11 @@ def test_crash_of_one_jar_leaves_its_neighbours_alone(glass: Glass) -> None:
         endings["held = bytearray(150 << 20)\nfor n in range(0, len(held), 4096): held[n] = 1"] = (
             Verdict.EXITED
         )
+    if glass.engine.name == "gvisor":  # where the guest can be killed
+        endings["import os; os.kill(1, 15); os._exit(3)"] = Verdict.LOST
 
     async def together() -> list[Verdict]:
-        limits = small(timeout_s=1.5)
+        limits = small(timeout_s=10 if glass.engine.name == "gvisor" else 1.5)  # six of them start slowly
         tasks = [asyncio.create_task(glass.run(code, limits=limits)) for code in endings]
         return [(await task).verdict for task in tasks]
 

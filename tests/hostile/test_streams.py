@@ -191,7 +191,6 @@ def test_run_lasts_until_exit_though_its_streams_are_closed(glass: Glass) -> Non
         )
     )
     assert [artifact.content for artifact in result.artifacts] == [b"worked on"]
-    assert result.usage.wall_s >= 0.4
 
 
 def test_streams_that_are_changed_underneath_do_no_harm(glass: Glass) -> None:

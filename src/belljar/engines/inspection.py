@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from belljar.errors import PostureMismatch
 
@@ -19,6 +20,14 @@ SEALED = {
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
+class Mount(NamedTuple):
+    options: list[str]
+    """Of this place."""
+    kind: str
+    bounds: list[str]
+    """Options of the file system itself, wherever it is mounted."""
+
+
 def expect(what: str, found: object, wanted: object) -> None:
     if found != wanted:
         raise PostureMismatch(f"{what} of the jar is {found!r}, not {wanted!r}")
@@ -33,13 +42,14 @@ def status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def mounts(pid: int) -> dict[str, tuple[list[str], str]]:
-    """Options and file system by place; of mounts on one place the last one counts."""
+def mounts(pid: int) -> dict[str, Mount]:
+    """By place; of mounts on one place the last one counts."""
     found = {}
     for line in _read(f"/proc/{pid}/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         point, options = before.split(" ", 6)[4:6]
-        found[point] = (options.split(","), after.partition(" ")[0])
+        kind, _, bounds = after.split(" ", 2)
+        found[point] = Mount(options.split(","), kind, bounds.split(","))
     return found
 
 

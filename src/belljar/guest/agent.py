@@ -40,6 +40,8 @@ FEED_BYTES = 1 << 16
 """So much may wait for a program to read it before more is taken."""
 HELD_MS = 5
 """For the end of a pipe whose writers are all dead; then something else holds it."""
+HELD_TIMES = 100
+"""How often that is waited for. gVisor's kernel does not find such messages at all."""
 PROGRESS_S = 0.1
 """How often a program that writes past its cap is reported."""
 
@@ -233,6 +235,12 @@ class Agent:
         elif not wanted and fd in self._writers:
             self._forget_writer(fd)
 
+    def _forget_reader(self, sink: Sink) -> None:
+        self._go_on(sink)
+        self._poll.unregister(sink.fd)
+        del self._readers[sink.fd]
+        os.close(sink.fd)
+
     def _forget_writer(self, fd: int) -> None:
         del self._writers[fd]
         self._poll.unregister(fd)
@@ -240,10 +248,7 @@ class Agent:
     def _pass_on(self, program: Program, sink: Sink, kind: int) -> None:
         data = sink.read(self._null_fd)
         if data is None:
-            self._go_on(sink)
-            self._poll.unregister(sink.fd)
-            del self._readers[sink.fd]
-            os.close(sink.fd)
+            self._forget_reader(sink)
         elif data:
             self._send(protocol.encode(kind, program.speaks_on, data))
         if sink.patient:
@@ -283,11 +288,15 @@ class Agent:
             _kill_all(signal.SIGKILL)
             _wait_for_all()
             for sink in (program.stdout, program.stderr):
-                while sink.fd in self._readers:  # no writer lives, so this comes to an end
+                patience = HELD_TIMES
+                while sink.fd in self._readers:  # no writer lives: all that it will ever hold is there
                     if _is_readable(sink.fd, HELD_MS):
                         self._pass_on(*self._readers[sink.fd])
-                    else:
+                    elif patience:
+                        patience -= 1
                         _let_go_of_messages()
+                    else:
+                        self._forget_reader(sink)
         if program.stdin_fd in self._writers:
             self._forget_writer(program.stdin_fd)
         program.close_stdin()

@@ -1,13 +1,18 @@
 """Our modules as one Python program that any interpreter can run, also one we know nothing of.
 
-No image and no tree has to contain belljar: the text goes down the wire at start, so its version
-always matches the host's.
+No image and no tree has to contain belljar: it goes down the wire at start, so its version always matches
+the host's. As text, which every interpreter understands, and compiled, for one that is like the host's:
+compiling would take it longer than all else that it does before it is ready.
 """
 
 from __future__ import annotations
 
 import json
+import marshal
+import zlib
+from base64 import b64encode
 from importlib.resources import files
+from importlib.util import MAGIC_NUMBER
 
 GUEST = (
     "belljar.guest.protocol",
@@ -23,45 +28,64 @@ GUEST = (
 
 # Without importlib.abc, which brings megabytes of other modules for every fork to carry.
 _PROGRAM = """\
-import sys
+import binascii, json, marshal, sys, zlib
 from importlib.machinery import ModuleSpec
+from importlib.util import MAGIC_NUMBER
+
+def unpack(packed):
+    return zlib.decompress(binascii.a2b_base64(packed))
+
+magic, compiled, texts = MODULES
+if magic == MAGIC_NUMBER.hex():
+    CODE = marshal.loads(unpack(compiled))
+else:
+    TEXTS = json.loads(unpack(texts))
+    CODE = {name: compile(text, f"<{name}>", "exec") for name, text in TEXTS.items()}
 
 class Bundled:
     def find_spec(self, name, path=None, target=None):
-        if name in SOURCES:
-            package = any(other.startswith(name + ".") for other in SOURCES)
+        if name in CODE:
+            package = any(other.startswith(name + ".") for other in CODE)
             return ModuleSpec(name, self, is_package=package)
 
     def create_module(self, spec):
         return None
 
     def exec_module(self, module):
-        exec(compile(SOURCES[module.__name__], f"<{module.__name__}>", "exec"), vars(module))
+        exec(CODE[module.__name__], vars(module))
 
 sys.meta_path.insert(0, Bundled())
 __import__(sys.argv[1])
 main = sys.modules[sys.argv[1]].main
-# Nothing of us is left for a program to find, nor text for every fork to carry.
-del sys.meta_path[0], SOURCES
+# Nothing of us is left for a program to find, nor for every fork to carry.
+del sys.meta_path[0]
 for name in [name for name in sys.modules if name.split(".")[0] == "belljar"]:
     del sys.modules[name]
+for name in {"CODE", "MODULES", "PROGRAM", "TEXTS", "compiled", "texts"} & globals().keys():
+    del globals()[name]
 main(SETTINGS)
 """
 
 
 def pack(modules: tuple[str, ...], settings: dict[str, object]) -> bytes:
     """A program that calls `main(settings)` of the module named by its first argument."""
-    sources = {}
+    texts = {}
     for module in modules:
         package, _, name = module.rpartition(".")
-        sources[module] = files(package).joinpath(name + ".py").read_text()
+        texts[module] = files(package).joinpath(name + ".py").read_text()
         while package:
-            sources.setdefault(package, "")
+            texts.setdefault(package, "")
             package = package.rpartition(".")[0]
-    return json.dumps([_PROGRAM, sources, settings]).encode()
+    code = {name: compile(text, f"<{name}>", "exec", dont_inherit=True) for name, text in texts.items()}
+    packed = (MAGIC_NUMBER.hex(), _packed(marshal.dumps(code)), _packed(json.dumps(texts).encode()))
+    return json.dumps([_PROGRAM, packed, settings]).encode()
+
+
+def _packed(data: bytes) -> str:
+    return b64encode(zlib.compress(data)).decode()
 
 
 def command(python: str, fd: int, module: str, *options: str) -> list[str]:
     """Run a packed program that stands on a descriptor."""
-    start = f"import json; PROGRAM, SOURCES, SETTINGS = json.load(open({fd}, closefd=False)); exec(PROGRAM)"
+    start = f"import json; PROGRAM, MODULES, SETTINGS = json.load(open({fd}, closefd=False)); exec(PROGRAM)"
     return [python, *options, "-c", start, module]

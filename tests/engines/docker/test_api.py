@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import socket
@@ -17,8 +18,10 @@ from tests.engines.docker.conftest import WITHOUT_PYTHON
 
 from belljar import engines
 from belljar.engines.base import Command
+from belljar.engines.docker import images
 from belljar.engines.docker.api import Api
 from belljar.engines.docker.engine import DockerEngine
+from belljar.engines.docker.images import DEFAULT
 from belljar.errors import EngineUnavailable
 from belljar.models import Ended, Grant, Verdict
 
@@ -106,6 +109,38 @@ async def test_a_probe_says_the_same(tmp_path: Path) -> None:
     (check,) = probe.checks
     assert check.detail.startswith("no docker engine answers")
     assert check.fix.startswith("start it")
+
+
+async def test_a_probe_says_which_engine_it_is_and_what_it_has(api: Api) -> None:
+    engine = DockerEngine(languages={"bash": "belljar-test/none"})
+    about = (await engine.probe()).about
+    versions = await api.ask("GET", "version")
+    assert about == {
+        "docker_endpoint": api.endpoint,
+        "docker_context": "default",
+        "docker_version": versions["Version"],
+        "docker_api_version": versions["ApiVersion"],
+        "runtime": "runc",
+        "images": {DEFAULT: (await images.find(api, DEFAULT)).id, "belljar-test/none": None},
+    }
+
+
+async def test_a_context_that_is_used_is_named(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".docker/contexts/meta" / hashlib.sha256(b"here").hexdigest()
+    folder.mkdir(parents=True)
+    endpoints = {"docker": {"Host": api.endpoint, "SkipTLSVerify": False}}
+    (folder / "meta.json").write_text(json.dumps({"Name": "here", "Metadata": {}, "Endpoints": endpoints}))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = await Api.open(context="here")
+    assert (found.context, found.endpoint) == ("here", api.endpoint)
+    await found.close()
+
+
+def test_a_password_in_an_address_is_not_told() -> None:
+    api = Api(None, "tcp://me:secret@docker.example:2376", "default")  # type: ignore[arg-type]
+    assert api.endpoint == "tcp://docker.example:2376"
 
 
 async def test_a_runtime_that_is_not_registered_is_named(api: Api) -> None:

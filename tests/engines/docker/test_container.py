@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from belljar.engines.base import Command
-from belljar.engines.docker import container, running
-from belljar.engines.docker.container import Volume, check_readback, forced
+from belljar.engines.docker import container, posture, running
+from belljar.engines.docker.container import Volume, check_readback, forced, volume_owner
 from belljar.engines.docker.engine import DockerEngine
 from belljar.errors import PostureMismatch
 from belljar.models import Grant, Limits, Output, Stream
@@ -109,6 +109,37 @@ def test_an_engine_that_holds_something_else_is_refused(changed: dict[str, Any])
         check_readback(config(), found)
 
 
+@pytest.mark.parametrize(
+    ("ranges", "found"),
+    [
+        pytest.param("0 0 4294967295\n", 1000, id="not-mapped"),
+        pytest.param("0 200000 65536\n", 201000, id="remapped"),
+        pytest.param("0 1000 1\n1 100000 65536\n", 100999, id="rootless"),
+    ],
+)
+def test_an_id_of_the_container_is_known_here(ranges: str, found: int) -> None:
+    assert posture.mapped(1000, ranges) == found
+
+
+@pytest.mark.parametrize(
+    ("ranges", "says"),
+    [
+        pytest.param("1000 0 1\n", "root's here", id="to-root"),
+        pytest.param("0 200000 1000\n", "has no id 1000", id="not-there"),
+        pytest.param("", "has no id 1000", id="none"),
+    ],
+)
+def test_an_id_that_is_roots_or_nobodys_is_refused(ranges: str, says: str) -> None:
+    with pytest.raises(PostureMismatch, match=says):
+        posture.mapped(1000, ranges)
+
+
+def test_an_engine_that_remaps_has_volumes_owned_by_whom_ids_are_mapped_to() -> None:
+    info = {"SecurityOptions": ["name=seccomp", "name=userns"], "DockerRootDir": "/data/200000.300000"}
+    (mount,) = config(owner=volume_owner(info))["HostConfig"]["Mounts"]
+    assert "uid=201000,gid=301000" in mount["VolumeOptions"]["DriverConfig"]["Options"]["o"]
+
+
 def test_a_mount_that_was_not_asked_for_is_refused() -> None:
     found = read_back(config())
     found["Mounts"].append({"Destination": "/data", "RW": True})
@@ -130,6 +161,7 @@ def test_a_mount_that_was_not_asked_for_is_refused() -> None:
         pytest.param({"Memory": 1 << 30, "MemorySwap": 1 << 30}, "cgroup limits", id="memory"),
         pytest.param({"PidsLimit": 1000}, "cgroup limits", id="pids"),
         pytest.param({"Ulimits": []}, "open files", id="ulimits"),
+        pytest.param({"Mounts": []}, "terminals", id="terminals"),
     ],
 )
 async def test_a_live_container_without_a_layer_is_refused(

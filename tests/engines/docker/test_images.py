@@ -76,6 +76,13 @@ async def test_what_is_no_name_of_an_image_reaches_no_engine(engine: DockerEngin
         await images.find(None, name)  # type: ignore[arg-type]
 
 
+async def test_where_no_image_has_python3_the_setting_is_named(api: Api) -> None:
+    engine = DockerEngine(image=WITHOUT_PYTHON)
+    with pytest.raises(EngineUnavailable, match="neither image .* has a python3; set sandbox.default_image"):
+        await engine.create(Grant())
+    await engine.close()
+
+
 async def test_a_python3_that_is_none_is_told(engine: DockerEngine, make_image: MakeImage) -> None:
     name = await make_image(
         f"FROM {WITHOUT_PYTHON}\nUSER root\n"

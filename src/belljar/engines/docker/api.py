@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +24,7 @@ API_VERSION = (1, 41)
 """Of Docker 20.10: the first with private cgroup namespaces."""
 _START_THE_ENGINE = "start it (`systemctl start docker`), or say where it is with sandbox.docker.host"
 
+_USERINFO = re.compile(r"//[^/]*@")
 _ALONE = {"Connection": "close"}
 """Connecting anew costs nothing next to what is asked for; a kept connection would have to be watched."""
 
@@ -36,11 +38,13 @@ class Failed(EngineUnavailable):
 
 
 class Api:
-    def __init__(self, docker: Docker, endpoint: str) -> None:
+    def __init__(self, docker: Docker, endpoint: str, context: str) -> None:
         self._docker = docker
-        self.endpoint = endpoint
+        self.endpoint = _USERINFO.sub("//", endpoint)
         """As a person would name it."""
-        self._version = ""
+        self.context = context
+        self.version = ""
+        """Of the API."""
 
     @classmethod
     async def open(cls, host: str | None = None, context: str | None = None) -> Api:
@@ -64,7 +68,10 @@ class Api:
             where = f"{host} is no address of a docker engine" if host else "no docker engine is here"
             raise EngineUnavailable(f"{where}; {_START_THE_ENGINE}", field="docker.host") from error
         docker.connector._limit = 0  # every jar holds a connection, and there is a limit for jars already
-        api = cls(docker, docker._connection_info)
+        used = None if host else docker._get_docker_context_endpoint(context)
+        if used is not None and used.host != docker._connection_info:  # DOCKER_HOST comes before it
+            used = None
+        api = cls(docker, docker._connection_info, (used and used.context_name) or "default")
         try:
             await api._agree_on_version()
         except BaseException:
@@ -130,7 +137,7 @@ class Api:
         try:
             response = await self._docker.session.request(
                 method,
-                f"{self._docker.docker_host}/{self._version}{path}",
+                f"{self._docker.docker_host}/{self._prefix}{path}",
                 params={name: str(value) for name, value in params.items()},
                 data=json.dumps(body) if body is not None else data,
                 headers={"Content-Type": content_type, **headers},
@@ -153,13 +160,17 @@ class Api:
             return Failed(f"no docker engine answers at {self.endpoint}; {_START_THE_ENGINE}")
         return Failed(f"the docker engine at {self.endpoint} went away: {error or type(error).__name__}")
 
+    @property
+    def _prefix(self) -> str:
+        return f"v{self.version}/" if self.version else ""
+
     async def _agree_on_version(self) -> None:
         answer = await self.ask("GET", "version")
         version = str(answer.get("ApiVersion", "0.0"))
         with suppress(ValueError):
             major, _, minor = version.partition(".")
             if (int(major), int(minor)) >= API_VERSION:
-                self._version = f"v{version}/"
+                self.version = version
                 return
         raise EngineUnavailable(
             f"the docker engine at {self.endpoint} speaks API {version}, but belljar needs "

@@ -31,6 +31,7 @@ class Attached(asyncio.WriteTransport):
         self._stream.write_eof()
 
     def abort(self) -> None:
+        self._stream.abort()  # the client would first wait until what was written is read
         self._let_go()
 
 

@@ -5,6 +5,7 @@
     /workspace one tmpfs with the grant's size and number of files, for `work` and `artifacts`
     inputs     a tmpfs of its own, read-only in the jar; only a stager, another container, can write to it
     /tmp       and /dev/shm: tmpfs, no programs
+    /dev/pts   terminals of the jar's own, and few of them; or none
     network    none, and no address of a resolver
     uid        1000:1000, no capability, no way to get one
 
@@ -15,24 +16,29 @@ between, may have dropped what it does not know.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from belljar.engines import seccomp
+from belljar.engines.jail import mounts
 from belljar.engines.jail.cgroup import CPU_PERIOD_US, limits_for
-from belljar.engines.jail.mounts import HIDDEN_IN_PROC
 from belljar.errors import PostureMismatch
 from belljar.models import Limits
 
-USER = "1000:1000"
+UID = 1000
+STAGER_UID = 1001
+"""Who owns the inputs where read-only is not enough: it runs nothing but our guest."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where an image says nothing better."""
 WORKSPACE = "/workspace"
 INPUTS = "/workspace/inputs"
 
-_OWNED = "uid=1000,gid=1000,mode=755"
-_HIDDEN = ("/sys", "/dev/mqueue", "/dev/pts")
+TERMINALS = "/dev/pts"
+
+_HIDDEN = ("/sys", "/dev/mqueue")
 _READ_ONLY_IN_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 
@@ -43,6 +49,24 @@ class Volume:
     name: str
     target: str
     read_only: bool
+    uid: int = UID
+
+
+class FileOwner(NamedTuple):
+    """Of the files in a volume, as the engine sees it; in the container it is 1000:1000 always."""
+
+    uid: int = 1000
+    gid: int = 1000
+
+
+_OWNER = FileOwner()
+
+
+def volume_owner(info: Mapping[str, Any]) -> FileOwner:
+    """An engine that remaps ids mounts volumes as one who does not, and has a folder for each mapping."""
+    remaps = any("name=userns" in option for option in info.get("SecurityOptions") or ())
+    first = re.search(r"/(\d+)\.(\d+)$", str(info.get("DockerRootDir"))) if remaps else None
+    return FileOwner(int(first[1]) + 1000, int(first[2]) + 1000) if first else _OWNER
 
 
 def forced(
@@ -56,6 +80,9 @@ def forced(
     runtime: str,
     labels: Mapping[str, str],
     volumes: Sequence[Volume],
+    owner: FileOwner = _OWNER,
+    uid: int = UID,
+    terminals: bool = False,
     keep: bool = False,
 ) -> dict[str, Any]:
     """The body of `POST /containers/create`. `keep`: the engine does not remove it when it ends."""
@@ -63,7 +90,7 @@ def forced(
     dropped = {entry.partition("=")[0] for entry in image_env} - env.keys()
     places = {volume.target for volume in volumes}
     own = {
-        WORKSPACE: f"exec,{_tmpfs(limits.workspace_mb, limits.workspace_files)},{_OWNED}",
+        WORKSPACE: f"exec,{_tmpfs(limits.workspace_mb, limits.workspace_files)},{_owned(_OWNER, uid)}",
         "/tmp": f"noexec,{_tmpfs(limits.tmp_mb, 16384)},mode=1777",
         "/dev/shm": f"noexec,{_tmpfs(limits.tmp_mb, 16384)},mode=1777",
     }
@@ -73,7 +100,7 @@ def forced(
         "Cmd": list(argv[1:]),
         # A name without a value takes the image's variable away.
         "Env": [*(f"{name}={value}" for name, value in env.items()), *sorted(dropped)],
-        "User": USER,
+        "User": f"{uid}:{uid}",
         "WorkingDir": cwd,
         "Hostname": "belljar",
         "Healthcheck": {"Test": ["NONE"]},
@@ -98,8 +125,12 @@ def forced(
             "ReadonlyRootfs": True,
             "Privileged": False,
             "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges", "seccomp=" + json.dumps(seccomp.load_profile())],
-            "MaskedPaths": [*_HIDDEN, *(f"/proc/{name}" for name in HIDDEN_IN_PROC)],
+            "SecurityOpt": ["no-new-privileges", f"seccomp={_profile()}"],
+            "MaskedPaths": [
+                *_HIDDEN,
+                *([] if terminals else [TERMINALS]),
+                *(f"/proc/{name}" for name in mounts.HIDDEN_IN_PROC),
+            ],
             "ReadonlyPaths": [f"/proc/{name}" for name in _READ_ONLY_IN_PROC],
             "Memory": wanted["memory"],
             "MemorySwap": wanted["memory"],
@@ -110,7 +141,10 @@ def forced(
                 {"Name": name, "Soft": value, "Hard": value} for name, value in _ulimits(limits).items()
             ],
             "Tmpfs": {place: options for place, options in own.items() if place not in places},
-            "Mounts": [_mount(volume, limits, labels) for volume in volumes],
+            "Mounts": [
+                *(_mount(volume, limits, labels, owner) for volume in volumes),
+                *([_terminals(labels)] if terminals else []),
+            ],
             "LogConfig": {"Type": "none", "Config": {}},
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": not keep,
@@ -121,9 +155,10 @@ def forced(
 
 
 def writable(config: Mapping[str, Any]) -> set[str]:
-    """The places that such a container can write to."""
+    """The places where such a container can make files."""
     host = config["HostConfig"]
-    return {*host["Tmpfs"], *(mount["Target"] for mount in host["Mounts"] if not mount["ReadOnly"])}
+    mounted = {mount["Target"] for mount in host["Mounts"] if not mount["ReadOnly"]}
+    return {*host["Tmpfs"], *mounted} - {TERMINALS}
 
 
 _READ_BACK = (
@@ -184,22 +219,48 @@ def _expect(what: str, found: object, wanted: object) -> None:
         raise PostureMismatch(f"{what} of the container is {shown}, not what was asked for")
 
 
+@cache
+def _profile() -> str:
+    return json.dumps(seccomp.load_profile())
+
+
 def _tmpfs(size_mb: int, files: int) -> str:
     return f"nosuid,nodev,size={size_mb}m,nr_inodes={files}"
 
 
-def _mount(volume: Volume, limits: Limits, labels: Mapping[str, str]) -> dict[str, Any]:
-    options = f"{_tmpfs(limits.workspace_mb, limits.workspace_files)},{_OWNED}"
+def _owned(owner: FileOwner, uid: int) -> str:
+    return f"uid={owner.uid + uid - UID},gid={owner.gid + uid - UID},mode=755"
+
+
+def _mount(volume: Volume, limits: Limits, labels: Mapping[str, str], owner: FileOwner) -> dict[str, Any]:
+    options = f"{_tmpfs(limits.workspace_mb, limits.workspace_files)},{_owned(owner, volume.uid)}"
     return {
         "Type": "volume",
         "Source": volume.name,
         "Target": volume.target,
         "ReadOnly": volume.read_only,
-        "VolumeOptions": {
-            "NoCopy": True,  # nothing of the image's
-            "Labels": dict(labels),
-            "DriverConfig": {"Name": "local", "Options": {"type": "tmpfs", "device": "tmpfs", "o": options}},
-        },
+        "VolumeOptions": _volume("tmpfs", options, labels),
+    }
+
+
+def _terminals(labels: Mapping[str, str]) -> dict[str, Any]:
+    """Docker's own /dev/pts has no limit but the machine's, which all jars share; a volume can have one.
+
+    It has no name, so it goes away with its container.
+    """
+    return {
+        "Type": "volume",
+        "Target": TERMINALS,
+        "ReadOnly": False,
+        "VolumeOptions": _volume("devpts", f"nosuid,noexec,{mounts.TERMINALS}", labels),
+    }
+
+
+def _volume(kind: str, options: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "NoCopy": True,  # nothing of the image's
+        "Labels": dict(labels),
+        "DriverConfig": {"Name": "local", "Options": {"type": kind, "device": kind, "o": options}},
     }
 
 

@@ -22,11 +22,21 @@ from typing import Any
 from belljar.engines.base import Area, Check, Command, Probe
 from belljar.engines.docker import images, labels
 from belljar.engines.docker.api import Api, Failed
-from belljar.engines.docker.container import INPUTS, WORKSPACE, Volume, forced
+from belljar.engines.docker.container import (
+    INPUTS,
+    STAGER_UID,
+    UID,
+    WORKSPACE,
+    FileOwner,
+    Volume,
+    forced,
+    volume_owner,
+)
 from belljar.engines.docker.images import Image
 from belljar.engines.docker.plain import PlainJar
 from belljar.engines.docker.running import Container, host_namespaces, lacks
 from belljar.engines.environment import TYPESCRIPT, WARM, environment
+from belljar.engines.following import PATIENCE_S
 from belljar.engines.link import GuestJar, Link, put
 from belljar.engines.tunnels import NO_WAY_OUT, WayOut
 from belljar.errors import BelljarError, EngineUnavailable, GrantNotEnforceable
@@ -43,7 +53,7 @@ REAP_S = 60.0
 Stage = Callable[[Sequence[InputFile]], Awaitable[None]]
 _GUEST = "belljar.guest.contained"
 _START = (
-    "import json, sys; PROGRAM, SOURCES, SETTINGS = json.loads(sys.stdin.buffer.readline()); exec(PROGRAM)"
+    "import json, sys; PROGRAM, MODULES, SETTINGS = json.loads(sys.stdin.buffer.readline()); exec(PROGRAM)"
 )
 _GVISOR_THREADS = 64
 _HELD_BY = dict.fromkeys(("memory", "pids", "cpu"), "cgroup of the container")
@@ -79,6 +89,7 @@ class DockerEngine:
         self._plain: set[str] = set()
         """Images without python3, by digest."""
         self._namespaces = host_namespaces()
+        self._owner = FileOwner()
 
     @property
     def is_gvisor(self) -> bool:
@@ -96,6 +107,7 @@ class DockerEngine:
 
     async def probe(self) -> Probe:
         checks = []
+        about: dict[str, object] = {}
         try:
             api = await Api.open(self._host, self._context)
         except EngineUnavailable as error:
@@ -103,8 +115,16 @@ class DockerEngine:
             return Probe(self.name, (Check("engine", False, what, fix or what),))
         try:
             info = await api.ask("GET", "info")
-            version = f"{info.get('ServerVersion')} at {api.endpoint}"
-            checks.append(Check("engine", True, version))
+            about = {
+                "docker_endpoint": api.endpoint,
+                "docker_context": api.context,
+                "docker_version": str(info.get("ServerVersion")),
+                "docker_api_version": api.version,
+                "runtime": self._runtime,
+                "images": await self._digests(api),
+            }
+            found = f"{about['docker_version']}, API {api.version}, at {api.endpoint}, context {api.context}"
+            checks.append(Check("engine", True, found))
             checks.append(self._check_runtime(info.get("Runtimes") or {}))
             seccomp = any("seccomp" in option for option in info.get("SecurityOptions") or ())
             fix = "use a kernel with CONFIG_SECCOMP_FILTER, and an engine built with seccomp"
@@ -114,7 +134,7 @@ class DockerEngine:
             checks.append(Check("engine", False, error.message, "look at the engine's own log"))
         finally:
             await api.close()
-        return Probe(self.name, tuple(checks))
+        return Probe(self.name, tuple(checks), about)
 
     def interpreters(self) -> Mapping[Language, tuple[str, ...]]:
         return {
@@ -188,10 +208,6 @@ class DockerEngine:
                 f"the way out is the guest's, which image {image.name} cannot run; install python3 in it",
                 field="network",
             )
-        if grant.network.enabled:
-            raise GrantNotEnforceable(
-                f"image {image.name} has no python3, without which a jar has no way out", field="network"
-            )
         helper_image = await images.find(api, self._image)
         if helper_image.id in self._plain:
             raise EngineUnavailable(
@@ -202,10 +218,7 @@ class DockerEngine:
         limits = self._held(grant.limits)
         helper = await self._make_warm(api, grant, helper_image, shared=True)
         name = helper.container.name
-        volumes = [
-            Volume(name=f"{name}-workspace", target=WORKSPACE, read_only=False),
-            Volume(name=f"{name}-inputs", target=INPUTS, read_only=True),
-        ]
+        volumes = [_workspace(name), _inputs(name, read_only=True)]
 
         def program(command: Command) -> Container:
             return Container(
@@ -221,8 +234,10 @@ class DockerEngine:
                     runtime=self._runtime,
                     labels=self._labels(name),
                     volumes=volumes,
+                    owner=self._owner,
                     keep=True,
                 ),
+                gvisor=self.is_gvisor,
             )
 
         jar = PlainJar(
@@ -241,21 +256,21 @@ class DockerEngine:
         limits = self._held(grant.limits)
         name = f"belljar-{secrets.token_hex(8)}"
         self._living[name] = None
-        inputs = Volume(name=f"{name}-inputs", target=INPUTS, read_only=not shared)
-        volumes = [inputs]
+        volumes = [_inputs(name, read_only=not shared, uid=UID if shared else self._inputs_uid)]
         if shared or self.is_gvisor:  # whose own tmpfs knows no limit of files; the host's does
-            volumes.insert(0, Volume(name=f"{name}-workspace", target=WORKSPACE, read_only=False))
-        taken_away: list[Callable[[], Awaitable[None]]] = []
+            volumes.insert(0, _workspace(name))
+        # gVisor has terminals of its own, and no mask that it would heed.
+        config = self._guest_config(name, image, limits, volumes, terminals=not self.is_gvisor)
+        container = Container(api, name, config, gvisor=self.is_gvisor)
 
         async def destroy() -> None:
             del self._living[name]  # from here on the reaper may help
             with suppress(Failed):  # it is away; the processes are dead, and the reaper does the rest
-                for take_away in reversed(taken_away):
-                    await take_away()
+                await container.remove()
+                await asyncio.gather(*(labels.remove_volume(api, volume.name) for volume in volumes))
 
         try:
-            taken_away += [partial(labels.remove_volume, api, volume.name) for volume in volumes]
-            container, link = await self._start_guest(api, name, name, image, limits, volumes, taken_away)
+            link = await self._start_guest(container, image)
             jar = _ContainerJar(
                 grant,
                 link,
@@ -269,7 +284,7 @@ class DockerEngine:
                 way_out=self._way_out,
                 container=container,
                 input_mode=self._input_mode,
-                stage=None if shared else partial(self._stage, api, name, image, limits, inputs),
+                stage=None if shared else partial(self._stage, api, name, image, limits),
             )
             jar.posture = container.check(limits, self._namespaces, gvisor=self.is_gvisor)
             await jar.open_network()
@@ -279,17 +294,22 @@ class DockerEngine:
         self._living[name] = jar
         return jar
 
-    async def _start_guest(
+    @property
+    def _inputs_uid(self) -> int:
+        # A program can have a user namespace of gVisor's own, be root in it, and mount read-only no more.
+        return STAGER_UID if self.is_gvisor else UID
+
+    def _guest_config(
         self,
-        api: Api,
-        name: str,
         jar: str,
         image: Image,
         limits: Limits,
         volumes: Sequence[Volume],
-        taken_away: list[Callable[[], Awaitable[None]]],
-    ) -> tuple[Container, Link]:
-        config = forced(
+        *,
+        uid: int = UID,
+        terminals: bool = False,
+    ) -> dict[str, Any]:
+        return forced(
             image=image.id,
             image_env=image.env,
             argv=("python3", "-c", _START, _GUEST),
@@ -299,12 +319,17 @@ class DockerEngine:
             runtime=self._runtime,
             labels=self._labels(jar),
             volumes=volumes,
+            owner=self._owner,
+            uid=uid,
+            terminals=terminals,
+            keep=self.is_gvisor,  # its cgroup ends with it, so the engine has to tell why it ended
         )
-        container, link = Container(api, name, config), Link()
-        taken_away.append(container.remove)
+
+    async def _start_guest(self, container: Container, image: Image) -> Link:
+        link = Link()
         await container.create(link)
+        container.send(self._guest)  # waits for it there
         await container.start()
-        container.send(self._guest)
         try:
             async with asyncio.timeout(READY_S):
                 note = (await link.next(0)).json()
@@ -319,20 +344,20 @@ class DockerEngine:
         if "ready" not in note:
             raise EngineUnavailable(f"the guest could not start: {ascii(note.get('failed'))}")
         container.take_hold((await container.look())["State"]["Pid"])
-        return container, link
+        return link
 
     async def _stage(
-        self, api: Api, jar: str, image: Image, limits: Limits, inputs: Volume, files: Sequence[InputFile]
+        self, api: Api, jar: str, image: Image, limits: Limits, files: Sequence[InputFile]
     ) -> None:
         """Inputs are read-only to all that is in the jar, so a container beside it writes them."""
-        taken_away: list[Callable[[], Awaitable[None]]] = []
-        volumes = [replace(inputs, read_only=False)]
+        uid = self._inputs_uid
+        config = self._guest_config(jar, image, limits, [_inputs(jar, read_only=False, uid=uid)], uid=uid)
+        stager = Container(api, f"{jar}-stager", config, gvisor=self.is_gvisor)
         try:
-            _, link = await self._start_guest(api, f"{jar}-stager", jar, image, limits, volumes, taken_away)
+            link = await self._start_guest(stager, image)
             await put(link, Area.INPUTS, files, limits, self._input_mode)
         finally:
-            for take_away in taken_away:
-                await take_away()
+            await stager.remove()
 
     def _labels(self, jar: str) -> dict[str, str]:
         return {labels.EPOCH: epoch(), labels.ENGINE: self._token, labels.JAR: jar}
@@ -348,6 +373,7 @@ class DockerEngine:
     async def _open(self) -> Api:
         api = await Api.open(self._host, self._context)
         try:
+            self._owner = volume_owner(await api.ask("GET", "info"))
             await labels.left_behind(api)
         except BaseException:
             await api.close()
@@ -375,6 +401,15 @@ class DockerEngine:
             "runtime", ok, detail, f"register {self._runtime} in /etc/docker/daemon.json; see docs/engines.md"
         )
 
+    async def _digests(self, api: Api) -> dict[str, str | None]:
+        """Of the images that languages have; None where there is no such image."""
+        found: dict[str, str | None] = {}
+        for name in (self._image, *self._languages.values()):
+            found[name] = None
+            with suppress(EngineUnavailable):
+                found[name] = (await images.find(api, name)).id
+        return found
+
     async def _check_image(self, api: Api) -> Check:
         try:
             image = await images.find(api, self._image)
@@ -395,6 +430,12 @@ class _ContainerJar(GuestJar):
         self._input_mode = input_mode
         self._stage = stage
 
+    async def settle(self) -> None:
+        if not self.container.config["HostConfig"]["AutoRemove"]:
+            with suppress(Failed, TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self.container.settle()
+
     async def put(self, area: Area, files: Sequence[InputFile]) -> None:
         if area is not Area.INPUTS:
             await super().put(area, files)
@@ -404,6 +445,14 @@ class _ContainerJar(GuestJar):
             if not self.alive:
                 raise EngineUnavailable("the jar was destroyed")
             await self._stage(files)
+
+
+def _workspace(jar: str) -> Volume:
+    return Volume(name=f"{jar}-workspace", target=WORKSPACE, read_only=False)
+
+
+def _inputs(jar: str, *, read_only: bool, uid: int = UID) -> Volume:
+    return Volume(name=f"{jar}-inputs", target=INPUTS, read_only=read_only, uid=uid)
 
 
 def _failed(opening: asyncio.Task[Api]) -> bool:

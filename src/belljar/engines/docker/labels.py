@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 
 from belljar.engines.docker.api import Api, Failed
 from belljar.processes import is_alive
@@ -36,8 +37,9 @@ async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = fr
                 removed.append(what)
     for volume in (await api.ask("GET", "volumes", filters=wanted))["Volumes"] or ():
         if _is_left(volume["Labels"], engine, living):
-            await remove_volume(api, volume["Name"])
-            removed.append(f"volume {volume['Name']}")
+            with suppress(Failed):  # that container may hold it
+                await remove_volume(api, volume["Name"])
+                removed.append(f"volume {volume['Name']}")
     return removed
 
 
@@ -47,7 +49,7 @@ async def remove(api: Api, container: str) -> None:
         await api.ask("DELETE", f"containers/{container}", force=1, v=1)
     except Failed as error:
         if error.status == 409:
-            await _until_gone(api, container)
+            await until_gone(api, container)
         elif error.status != 404:
             raise
 
@@ -60,7 +62,7 @@ async def remove_volume(api: Api, name: str) -> None:
             raise
 
 
-async def _until_gone(api: Api, container: str) -> None:
+async def until_gone(api: Api, container: str) -> None:
     try:
         await api.ask("POST", f"containers/{container}/wait", condition="removed")
     except Failed as error:

@@ -25,7 +25,7 @@ from belljar.engines.link import GuestJar
 from belljar.engines.watch import Push
 from belljar.errors import BelljarError, EngineUnavailable, PostureMismatch
 from belljar.guest import protocol
-from belljar.models import Event, Grant, InputFile, Limits, canonical_json
+from belljar.models import Event, Grant, InputFile, Limits, Owner, canonical_json
 
 _SAMPLE_S = 0.05
 _DRAIN_S = 0.5
@@ -36,6 +36,8 @@ _ENDING_S = 2.0
 
 
 class PlainJar:
+    owner: Owner | None = None
+
     def __init__(
         self,
         grant: Grant,
@@ -89,7 +91,9 @@ class PlainJar:
             asked = {**container.config["HostConfig"], "Mounts": None}  # whose names are of this jar alone
             self.posture = hashlib.sha256(canonical_json(asked)).hexdigest()
             facts = _Facts(self, self._helper, container, program)
-            following = self._following = Following(facts, program.stream, command.stdin, self._push)
+            following = self._following = Following(
+                facts, program.stream, command.stdin, facts.counters(), self._push
+            )
             self._begin(self._run(program, container, command.argv[0]))
             async for event in following.events():
                 yield event
@@ -194,9 +198,13 @@ class _Facts:
     def __init__(self, jar: PlainJar, helper: GuestJar, container: Container, program: Program) -> None:
         self.link = program
         self.grant = jar.grant
+        self.owner = jar.owner
         self.posture = jar.posture
         self.held_by = helper.held_by
         self.counters: Callable[[], Mapping[str, int]] = container.counters
+
+    async def settle(self) -> None:
+        """Its last frame comes when that is done."""
 
 
 class Program(asyncio.Protocol):

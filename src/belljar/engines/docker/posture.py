@@ -13,14 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from belljar.engines import inspection
+from belljar.engines.docker.container import TERMINALS
 from belljar.engines.inspection import SEALED, expect
 from belljar.engines.jail.cgroup import Cgroup, Parents
+from belljar.engines.jail.mounts import MAX_TERMINALS
 from belljar.errors import EngineUnavailable, PostureMismatch
 from belljar.models import canonical_json
 
 _SHARED_WITH_HOST = {"user"}  # unless the engine remaps ids
-_ROOTS_OWN = {"/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys/fs/cgroup"}
+_ROOTS_OWN = {"/proc", "/dev", TERMINALS, "/dev/mqueue"}
 """Mounted writable in every container, and root's: what is left of them to uid 1000 is its own processes."""
+
+_DEVICES = {f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero")}
+"""The host's own, mounted one by one where ids are mapped: no device can be made there."""
 
 
 def find_cgroup(pid: int, container: str) -> tuple[Cgroup, Parents]:
@@ -62,9 +67,10 @@ def check(
     status = inspection.status(pid)
     for field, value in SEALED.items():
         expect(field, status.get(field), value)
-    expect("Uid", set(status["Uid"].split()), {"1000"})
-    expect("Gid", set(status["Gid"].split()), {"1000"})
-    expect("Groups", set(status["Groups"].split()) - {"1000"}, set())
+    uid, gid = (mapped(1000, Path(f"/proc/{pid}/{which}_map").read_text()) for which in ("uid", "gid"))
+    expect("Uid", set(status["Uid"].split()), {str(uid)})
+    expect("Gid", set(status["Gid"].split()), {str(gid)})
+    expect("Groups", set(status["Groups"].split()) - {str(gid)}, set())
     with suppress(PermissionError):  # only root may look; to others the engine's word has to do
         for name, its_own in inspection.namespaces(pid).items():
             if name not in _SHARED_WITH_HOST and its_own == host[name]:
@@ -85,17 +91,36 @@ def check_sandbox(pid: int, *, wanted: Mapping[str, int], held: Mapping[str, int
     return hashlib.sha256(canonical_json({"runtime": "gvisor", "limits": dict(held)})).hexdigest()
 
 
+def mapped(inside: int, ranges: str) -> int:
+    """What an id of a user namespace is to us: of `id, ours, how many` per line. user_namespaces(7)"""
+    for line in ranges.splitlines():
+        first, ours, count = map(int, line.split())
+        if first <= inside < first + count:
+            if (found := ours + inside - first) == 0:
+                raise PostureMismatch(f"id {inside} of the container is root's here")
+            return found
+    raise PostureMismatch(f"the container's user namespace has no id {inside}")
+
+
 def _check_mounts(pid: int, expected: Collection[str]) -> None:
-    """What a program can write to is exactly its own tmpfs."""
+    """What a program can write to is exactly its own tmpfs, and few terminals."""
     mounts = inspection.mounts(pid)
-    writable = {point for point, (options, _) in mounts.items() if "rw" in options}
+    writable = {
+        point
+        for point, mount in mounts.items()
+        if "rw" in mount.options and not (point in _DEVICES and mount.kind == "devtmpfs")
+    }
+    expect("file system of /sys", mounts["/sys"].kind, "tmpfs")  # over all that is mounted there
     extra = writable - _ROOTS_OWN - set(expected)
-    for point in sorted(point for point in extra if not point.startswith("/proc/")):  # /dev/null over a file
+    # In /proc it is /dev/null over a file.
+    for point in sorted(point for point in extra if not point.startswith(("/proc/", "/sys/"))):
         raise PostureMismatch(f"{point} of the container is writable")
     for point in sorted(expected):
-        expect(f"file system of {point}", mounts.get(point, ([], ""))[1], "tmpfs")
-    for point in ("/tmp", "/dev/shm"):
-        if "noexec" not in mounts[point][0]:
+        expect(f"file system of {point}", mounts[point].kind if point in mounts else "", "tmpfs")
+    if TERMINALS in writable and f"max={MAX_TERMINALS}" not in mounts[TERMINALS].bounds:
+        raise PostureMismatch("the container may have all terminals of the machine")
+    for point in sorted({"/tmp", "/dev/shm"} | (writable & {TERMINALS})):
+        if "noexec" not in mounts[point].options:
             raise PostureMismatch(f"{point} of the container lets programs be run from it")
 
 

@@ -20,14 +20,19 @@ from belljar.errors import EngineUnavailable
 from belljar.models import Limits
 
 _LAST_WORDS = 2000
+_REMOVED_S = 2.0
+"""How long the engine may take to remove a container whose process is dead."""
+_FORCED_S = 30.0
+"""And how long when it is told to; then its entry is the reaper's."""
 _NOTHING = {"memory_peak": 0, "oom_kills": 0, "cpu_us": 0, "pids_peak": 0, "pids_refused": 0}
 
 
 class Container:
     """Made and attached to, then started; whatever happens, `remove` leaves nothing of it."""
 
-    def __init__(self, api: Api, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, api: Api, name: str, config: Mapping[str, Any], *, gvisor: bool = False) -> None:
         self._api = api
+        self._gvisor = gvisor
         self.name = name
         self.config = config
         self.id = ""
@@ -79,7 +84,8 @@ class Container:
         return int(answer["StatusCode"])
 
     async def settle(self) -> None:
-        """When it is over: whether memory was what ended it, the engine alone knows for certain."""
+        """Until it is over: whether memory was what ended it, the engine alone knows for certain."""
+        await self._api.ask("POST", f"containers/{self.id}/wait", condition="not-running")
         state = (await self._api.ask("GET", f"containers/{self.id}/json"))["State"]
         if state["OOMKilled"] and not self._counted["oom_kills"]:
             self._counted = {**self._counted, "oom_kills": 1}
@@ -143,16 +149,24 @@ class Container:
         return space.f_bavail == 0 or space.f_favail == 0
 
     def kill(self) -> None:
-        """At once, without the engine where we may; else the engine does it when the container is removed."""
+        """At once, without the engine where we may; else the engine does it when the container is removed.
+
+        gVisor's kernel is the engine's to kill: of one with many processes that dies otherwise, Docker 20.10
+        never learns that it is over.
+        """
         self.counters()
         if self._streams is not None:
             self._streams.abort()
+        if not self._gvisor:
+            self._kill_first_process()
+
+    def _kill_first_process(self) -> None:
         if self._pidfd >= 0:
             with suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def kill_programs(self) -> None:
-        """Everything but the first process. Not for gVisor, whose kernel needs the helpers that are seen there."""
+        """Everything but the first process. Not for gVisor: its kernel needs the helpers that are there."""
         if self._cgroup is not None:
             with suppress(OSError):  # only root may; the guest is told as well
                 self._cgroup.kill_all_but(self._pid)
@@ -160,10 +174,22 @@ class Container:
     async def remove(self) -> None:
         """Raises Failed where the engine is away: the processes are dead, the container's entry is not."""
         self.kill()
-        for fd in (*self._folders, *([self._pidfd] if self._pidfd >= 0 else ())):
-            os.close(fd)
-        self._folders, self._pidfd = (), -1
-        await labels.remove(self._api, self.name)
+        was_killed = self._pidfd >= 0 and not self._gvisor
+        try:
+            if was_killed and self.config["HostConfig"]["AutoRemove"]:
+                # The engine removes it by itself, and sooner than it would if it were asked to.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_REMOVED_S):
+                        await labels.until_gone(self._api, self.name)
+            async with asyncio.timeout(_FORCED_S):
+                await labels.remove(self._api, self.name)
+        except TimeoutError:
+            raise Failed(f"the docker engine does not remove {self.name}") from None
+        finally:
+            self._kill_first_process()
+            for fd in (*self._folders, *([self._pidfd] if self._pidfd >= 0 else ())):
+                os.close(fd)
+            self._folders, self._pidfd = (), -1
 
     def last_words(self) -> str:
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()

@@ -206,6 +206,7 @@ class Launcher:
         clock.mark("namespaces")
         proc_fd = mounts.mount_proc(self._masks)
         mounts.mount_terminals()
+        userns.hold_back(proc_fd)
         clock.mark("proc")
         sc.drop_bounding_set()
         clock.mark("bounding set")

@@ -14,7 +14,8 @@ from belljar.engines.jail import syscalls as sc
 WORKSPACE = "/workspace"
 AREAS = ("inputs", "work", "artifacts")
 
-TERMINALS = "newinstance,ptmxmode=0666,mode=0600,max=32"
+MAX_TERMINALS = 32
+TERMINALS = f"newinstance,ptmxmode=0666,mode=0600,max={MAX_TERMINALS}"
 
 _GUARDED = sc.MS_NOSUID | sc.MS_NODEV
 _NO_PROGRAMS = _GUARDED | sc.MS_NOEXEC

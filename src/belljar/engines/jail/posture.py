@@ -79,14 +79,14 @@ def check(pid: int, expected: Expected, held: Mapping[str, int]) -> str:
 def _check_mounts(pid: int) -> None:
     """What a program can write to is exactly its own tmpfs, and terminals of its own."""
     mounts = inspection.mounts(pid)
-    writable = {point for point, (options, _) in mounts.items() if "rw" in options}
+    writable = {point for point, mount in mounts.items() if "rw" in mount.options}
     for point in sorted(writable - _WRITABLE.keys()):
         raise PostureMismatch(f"{point} of the jar is writable")
     expect("writable places", writable, set(_WRITABLE))
     for point, kind in _WRITABLE.items():
-        expect(f"file system of {point}", mounts[point][1], kind)
+        expect(f"file system of {point}", mounts[point].kind, kind)
     for point in sorted(_NO_PROGRAMS):
-        if "noexec" not in mounts[point][0]:
+        if "noexec" not in mounts[point].options:
             raise PostureMismatch(f"{point} of the jar lets programs be run from it")
 
 

@@ -8,9 +8,12 @@ through setresuid because no root is mapped; `privileges` takes them away at the
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 INSIDE = 1000
 """Uid and gid that a program sees itself as."""
+_AT_MOST = {"max_inotify_instances": "16", "max_inotify_watches": "8192"}
+"""The kernel counts these for whoever made the jar as well: without, one jar could use up all of a user's."""
 
 
 def map_ids(pid: int, outside: int) -> None:
@@ -32,3 +35,14 @@ def become_inside() -> None:
     """From the child, once its ids are mapped."""
     os.setresgid(INSIDE, INSIDE, INSIDE)
     os.setresuid(INSIDE, INSIDE, INSIDE)
+
+
+def hold_back(proc_fd: int) -> None:
+    """While the child is all-powerful over its namespace: what all in it may have together."""
+    for name, most in _AT_MOST.items():
+        with suppress(FileNotFoundError):  # a kernel without it has nothing to use up
+            fd = os.open(f"sys/user/{name}", os.O_WRONLY, dir_fd=proc_fd)
+            try:
+                os.write(fd, most.encode())
+            finally:
+                os.close(fd)
