@@ -232,8 +232,10 @@ async def test_a_run_that_waits_is_cancelled(open_service: Opening) -> None:
         first = (await http.post(EXECS, json=python("sleep 60", wait=False))).json()["exec_id"]
         second = (await http.post(EXECS, json=python("2", wait=False))).json()["exec_id"]
         waiting = asyncio.create_task(http.post("/run", json={"code": "2", "request_id": "r"}))
-        await asyncio.sleep(0.1)
-        third = (await http.get(f"{EXECS}?status=queued&limit=1")).json()["execs"][0]["exec_id"]
+        queued: list[dict[str, str]] = []
+        while len(queued) < 2:
+            queued = (await http.get(f"{EXECS}?status=queued")).json()["execs"]
+        third = queued[0]["exec_id"]
         for exec_id in (second, third, first):
             await http.post(f"{EXECS}/{exec_id}/cancel", json={})
         assert [(await over(http, exec_id))["verdict"] for exec_id in (first, second)] == ["cancelled"] * 2
