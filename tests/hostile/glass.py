@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 BENIGN_S = 30.0
 """Far more than a benign run takes, on a machine as busy as it may be."""
-SETTLED_S = 10.0
+SETTLED_S = 45.0
 """For a connection of the engine's own: now and then it asks docker what was left behind."""
 BARE_S = 20.0
 HEAD_START_S = 0.1
