@@ -209,7 +209,8 @@ class Agent:
         program = self._programs.get(request["program"])
         if program is not None:
             program.stdout.cap += request["bytes"]
-            self._go_on(program.stdout)
+            if not program.stdout.full:  # more than the window may have been read at the last time
+                self._go_on(program.stdout)
         self._tell(protocol.END, stream)
 
     def _resize(self, stream: int, request: dict[str, Any]) -> None:

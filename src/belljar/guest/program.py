@@ -44,7 +44,7 @@ class Sink:
     def read(self, null_fd: int) -> bytes | None:
         """What is to be passed on (may be empty), or None at the end of the stream."""
         try:
-            if self.full:
+            if self.full and not self.patient:
                 return self._discard(null_fd)
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
