@@ -27,14 +27,17 @@ run: install  ## Run an example under glass: it reads a table, and leaves a char
 serve: install  ## Start the service; it says where it is and where its token lies.
 	$(VENV)/bin/belljar serve $(ARGS)
 
-# In processes of their own: engines, whose tests look for anything that is left behind, and the browser, which keeps a loop.
-ALONE := tests/engines tests/hostile tests/compat tests/crash tests/egress tests/deploy tests/web
+# Each in processes of its own: engines, whose tests look for anything that is left behind, and the browser, which keeps a loop.
+TOGETHER := --numprocesses auto --dist loadfile
+BESIDE := tests/engines tests/web
+ALONE := tests/hostile tests/compat tests/crash tests/egress tests/deploy
 
 test: install  ## Run every test that this machine can run; name what was skipped, and why. ARGS go to pytest instead.
 ifdef ARGS
 	$(IN_VENV) -m pytest $(ARGS)
 else
-	$(IN_VENV) -m pytest --numprocesses auto --dist loadfile $(ALONE:%=--ignore=%)
+	$(IN_VENV) -m pytest $(TOGETHER) $(BESIDE:%=--ignore=%) $(ALONE:%=--ignore=%)
+	set -e; for part in $(BESIDE); do $(IN_VENV) -m pytest $(TOGETHER) $$part; done
 	set -e; for part in $(ALONE); do $(IN_VENV) -m pytest $$part; done
 endif
 

@@ -107,6 +107,11 @@ class Api:
         assert answer.is_success, answer.text
         return answer.json()
 
+    def over(self, exec_id: str) -> Any:
+        """The record of a run, once it is final."""
+        self.http.get(f"/sandbox/execs/{exec_id}/events")  # ends with the run
+        return self.get(f"/sandbox/execs/{exec_id}")
+
     def post(self, path: str, /, **body: Any) -> Any:
         answer = self.http.post(path, json=body)
         assert answer.is_success, answer.text

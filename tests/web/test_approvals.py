@@ -49,7 +49,7 @@ def test_a_yes_lets_it_run(console: Console, api: Api, waiting: Any) -> None:
     expect(console.page.get_by_role("status").first).to_contain_text("Approved")
     console.page.get_by_role("link", name="The run", exact=True).click()
     expect(console.page.get_by_role("log")).to_contain_text("it ran")
-    assert api.get(f"/sandbox/execs/{waiting['exec_id']}")["approval"]["reason"] == "looks fine"
+    assert api.over(waiting["exec_id"])["approval"]["reason"] == "looks fine"
 
 
 def test_a_no_keeps_it_from_running(console: Console, api: Api, waiting: Any) -> None:
@@ -58,7 +58,7 @@ def test_a_no_keeps_it_from_running(console: Console, api: Api, waiting: Any) ->
     console.button("Deny").click()
     expect(console.page.get_by_role("status").first).to_contain_text("Denied")
     expect(console.button("Approve")).to_have_count(0)
-    record = api.get(f"/sandbox/execs/{waiting['exec_id']}")
+    record = api.over(waiting["exec_id"])
     assert (record["status"], record["approval"]["reason"]) == ("refused", "not today")
 
 
