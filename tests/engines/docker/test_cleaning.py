@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines.docker.conftest import WITHOUT_PYTHON, ours
@@ -79,6 +81,32 @@ async def test_doctor_cleans(api: Api, killed: str) -> None:
     assert "removed container belljar-" in done.stdout
     assert "removed volume belljar-" in done.stdout
     assert await left_of(api, killed) == []
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["home-runs", "home-is-gone"])
+async def test_what_a_belljar_in_a_container_left_goes_when_that_container_is_gone(
+    engine: DockerEngine, api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: bool
+) -> None:
+    """From elsewhere its pids say nothing; whether it runs, docker can tell."""
+    home = await engine.create(Grant())
+    (found,) = [one for one in await api.ask("GET", "containers/json") if found_in(one, epoch())]
+    node = found["Id"][:12] if runs else "0" * 12
+    (tmp_path / "dockerenv").touch()
+    with monkeypatch.context() as inside:
+        inside.setattr(platform, "node", lambda: node)
+        inside.setattr(labels, "_IN_CONTAINER", tmp_path / "dockerenv")
+        config = {"Image": "belljar/python", "Cmd": ["true"], "Labels": labels.for_jar("another", "theirs")}
+    theirs = (await api.ask("POST", "containers/create", body=config))["Id"]
+    try:
+        removed = await engine.left_behind()
+        assert len(removed) == (0 if runs else 1)
+    finally:
+        await labels.remove(api, theirs)
+        await home.destroy()
+
+
+def found_in(container: dict[str, Any], name: str) -> bool:
+    return (container["Labels"] or {}).get(labels.EPOCH) == name
 
 
 async def test_cleaning_leaves_the_living_alone(engine: DockerEngine, api: Api) -> None:

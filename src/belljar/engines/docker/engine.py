@@ -43,7 +43,6 @@ from belljar.errors import BelljarError, EngineUnavailable, GrantNotEnforceable
 from belljar.guest import bundle
 from belljar.guest.protocol import ProtocolError
 from belljar.models import Grant, InputFile, Language, Limits
-from belljar.processes import epoch
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +231,7 @@ class DockerEngine:
                     cwd=command.cwd,
                     limits=limits,
                     runtime=self._runtime,
-                    labels=self._labels(name),
+                    labels=labels.for_jar(self._token, name),
                     volumes=volumes,
                     owner=self._owner,
                     keep=True,
@@ -317,7 +316,7 @@ class DockerEngine:
             cwd="/",
             limits=limits,
             runtime=self._runtime,
-            labels=self._labels(jar),
+            labels=labels.for_jar(self._token, jar),
             volumes=volumes,
             owner=self._owner,
             uid=uid,
@@ -358,9 +357,6 @@ class DockerEngine:
             await put(link, Area.INPUTS, files, limits, self._input_mode)
         finally:
             await stager.remove()
-
-    def _labels(self, jar: str) -> dict[str, str]:
-        return {labels.EPOCH: epoch(), labels.ENGINE: self._token, labels.JAR: jar}
 
     # The connection
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import platform
+import re
 from contextlib import suppress
+from pathlib import Path
 
 from belljar.engines.docker.api import Api, Failed
-from belljar.processes import is_alive
+from belljar.processes import epoch, is_alive
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +19,17 @@ REMOVE_S = 20.0
 EPOCH = "belljar.epoch"
 ENGINE = "belljar.engine"
 JAR = "belljar.jar"
+HOME = "belljar.home"
+"""The container that belljar itself runs in, by its short id: of that its docker engine can tell."""
+
+_IN_CONTAINER = Path("/.dockerenv")
+
+
+def for_jar(engine: str, jar: str) -> dict[str, str]:
+    named = {EPOCH: epoch(), ENGINE: engine, JAR: jar}
+    node = platform.node()
+    is_home = _IN_CONTAINER.exists() and re.fullmatch("[0-9a-f]{12}", node)
+    return {**named, HOME: node} if is_home else named
 
 
 async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = frozenset()) -> list[str]:
@@ -25,8 +39,15 @@ async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = fr
     """
     removed = []
     wanted = json.dumps({"label": [EPOCH]})
+    homes = {container["Id"][:12] for container in await api.ask("GET", "containers/json")}
+
+    def is_left(of: dict[str, str]) -> bool:
+        if of.get(ENGINE) == engine:
+            return of.get(JAR) not in living
+        return of.get(HOME, "") not in {"", *homes} or not is_alive(of.get(EPOCH, ""))
+
     for container in await api.ask("GET", "containers/json", all=1, filters=wanted):
-        if _is_left(container["Labels"], engine, living):
+        if is_left(container["Labels"]):
             what = f"container {container['Names'][0].lstrip('/')}"
             try:
                 async with asyncio.timeout(REMOVE_S):
@@ -36,7 +57,7 @@ async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = fr
             else:
                 removed.append(what)
     for volume in (await api.ask("GET", "volumes", filters=wanted))["Volumes"] or ():
-        if _is_left(volume["Labels"], engine, living):
+        if is_left(volume["Labels"]):
             with suppress(Failed):  # that container may hold it
                 await remove_volume(api, volume["Name"])
                 removed.append(f"volume {volume['Name']}")
@@ -68,9 +89,3 @@ async def until_gone(api: Api, container: str) -> None:
     except Failed as error:
         if error.status != 404:
             raise
-
-
-def _is_left(labels: dict[str, str], engine: str, living: frozenset[str]) -> bool:
-    if labels.get(ENGINE) == engine:
-        return labels.get(JAR) not in living
-    return not is_alive(labels.get(EPOCH, ""))
