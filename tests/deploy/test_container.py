@@ -59,11 +59,12 @@ def docker(*arguments: str) -> str:
 
 @pytest.fixture(scope="session")
 def wheels(pytestconfig: pytest.Config) -> Path:
-    """All that the image installs, so that no builder has to reach a package index. Kept until the lock changes."""
-    lock = ROOT / "requirements.lock"
-    kept = pytestconfig.cache.mkdir(f"wheels-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}")
+    """All that the image installs, so that no builder has to reach a package index. Kept until they change."""
+    lock, project_file = ROOT / "requirements.lock", ROOT / "pyproject.toml"
+    digest = hashlib.sha256(lock.read_bytes() + project_file.read_bytes()).hexdigest()
+    kept = pytestconfig.cache.mkdir(f"wheels-{digest[:16]}")
     if not (kept / "complete").exists():
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        project = tomllib.loads(project_file.read_text())
         extras = project["project"]["optional-dependencies"]
         wanted = [
             *project["build-system"]["requires"],
