@@ -30,7 +30,7 @@ from belljar.engines.docker.api import Api
 from belljar.engines.docker.container import INPUTS, WORKSPACE, Volume, forced
 from belljar.engines.docker.images import DEFAULT, Image, find
 from belljar.errors import BelljarError
-from belljar.models import Ended, Grant, InputFile
+from belljar.models import Ended, Grant, InputFile, Language
 from measuring import Job, Report, at_least, at_most, commit, in_turn, machine, quantile, rate, shown
 
 GRANT = Grant()
@@ -77,9 +77,9 @@ def docker_run(runtime: str, profile: Path) -> list[str]:
     ]
 
 
-async def warm(engine: Engine, runtime: str, rounds: int) -> dict[str, list[float]]:
+async def warm(engine: Engine, grant: Grant, runtime: str, rounds: int) -> dict[str, list[float]]:
     """Jars are made ahead, as a pool does: what is measured is from the request to the result."""
-    waiting = [await engine.create(GRANT) for _ in range(rounds + 1)]
+    waiting = [await engine.create(grant) for _ in range(rounds + 1)]
     used: list[Jar] = []
 
     async def run_warm() -> None:
@@ -161,11 +161,11 @@ class Output(asyncio.Protocol):
         self.ended.set()
 
 
-async def sustained(engine: Engine, bare: Bare, rounds: int, at_once: int) -> dict[str, float]:
+async def sustained(engine: Engine, grant: Grant, bare: Bare, rounds: int, at_once: int) -> dict[str, float]:
     """Containers per second, from nothing to nothing."""
 
     async def jar_and_run() -> None:
-        jar = await engine.create(GRANT)
+        jar = await engine.create(grant)
         await use(jar)
         await jar.destroy()
 
@@ -185,9 +185,10 @@ async def measure(name: str, rounds: int) -> Report:
     engine, runtime = await engines.choose(name), RUNTIMES[name]
     api = await Api.open()
     try:
-        times = await warm(engine, runtime, rounds)
+        grant = await engine.fit(GRANT, Language.PYTHON)  # as the service does, once for many jars
+        times = await warm(engine, grant, runtime, rounds)
         bare = Bare(api, await find(api, DEFAULT), runtime)
-        rates = await sustained(engine, bare, rounds, at_once=2)
+        rates = await sustained(engine, grant, bare, rounds, at_once=2)
     finally:
         await api.close()
         await engine.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,13 +26,13 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for name, text in MODULES.items():
         (tmp_path / "inside" / f"{name}.py").write_text(text + (MAIN if name == "guest" else ""))
     monkeypatch.syspath_prepend(str(tmp_path))
-    found: list[Any] = json.loads(bundle.pack(("inside.greeting", "inside.guest"), {"name": "jar"}))
+    found: list[Any] = marshal.loads(bundle.pack(("inside.greeting", "inside.guest"), {"name": "jar"}))
     return found
 
 
 def said(packed: list[Any], tmp_path: Path) -> str:
-    with (tmp_path / "packed").open("w+") as file:
-        json.dump(packed, file)
+    with (tmp_path / "packed").open("wb+") as file:
+        marshal.dump(packed, file)
         file.seek(0)
         argv = bundle.command(sys.executable, file.fileno(), "inside.guest", "-I")
         return subprocess.run(
@@ -42,9 +42,9 @@ def said(packed: list[Any], tmp_path: Path) -> str:
 
 def test_an_interpreter_like_the_hosts_needs_no_text(packed: list[Any], tmp_path: Path) -> None:
     program, (magic, compiled, _), settings = packed
-    assert said([program, [magic, compiled, ""], settings], tmp_path) == "hello jar\n"
+    assert said([program, [magic, compiled, b""], settings], tmp_path) == "hello jar\n"
 
 
 def test_another_interpreter_compiles_the_text(packed: list[Any], tmp_path: Path) -> None:
     program, (_, _, texts), settings = packed
-    assert said([program, ["of another", "", texts], settings], tmp_path) == "hello jar\n"
+    assert said([program, [b"of another", b"", texts], settings], tmp_path) == "hello jar\n"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def decoded(decoder: Decoder, data: bytes) -> list[Frame]:
 
 @given(st.lists(frames, max_size=20), st.data())
 def test_frames_arrive_whole_however_they_are_cut(sent: list[Frame], data: st.DataObject) -> None:
-    wire = b"".join(protocol.encode(*frame) for frame in sent)
+    wire = b"".join(protocol.encode(frame.kind, frame.stream, frame.payload) for frame in sent)
     cuts = data.draw(st.lists(st.integers(min_value=0, max_value=len(wire)), max_size=30))
     decoder, received = Decoder(), []
     start = 0
@@ -147,8 +148,28 @@ def test_memory_is_bounded_by_one_frame() -> None:
     assert peak < 2 * len(wire) + protocol.MAX_PAYLOAD
 
 
-def test_encoded_json_is_plain_ascii() -> None:
-    wire = protocol.encode_json(protocol.NOTE, 2, text="é\ud800")
-    payload = wire[protocol.HEADER.size :]
-    assert payload.isascii()
-    assert json.loads(payload) == {"text": "é\ud800"}
+def test_what_a_guest_says_is_json() -> None:
+    fields: dict[str, Any] = {
+        "text": 'é\ud800"\\\x00\x7f',
+        "entries": [{"size": 0.5}, None, True, []],
+        "none": {},
+    }
+    wire = protocol.encode_json(protocol.NOTE, 2, **fields)
+    assert json.loads(wire[protocol.HEADER.size :]) == fields
+
+
+def test_what_is_no_json_is_not_said() -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        protocol.encode_json(protocol.NOTE, 2, data=b"")
+
+
+def test_a_request_comes_back_as_it_was_sent() -> None:
+    fields: dict[str, Any] = {
+        "op": "feed",
+        "data": b"\xff",
+        "env": {"A": "\udcff"},
+        "argv": ("a",),
+        "end": False,
+    }
+    (frame,) = decoded(Decoder(), protocol.encode_request(2, **fields))
+    assert (frame.kind, frame.request()) == (protocol.OPEN, fields)

@@ -108,7 +108,7 @@ class _Guest(asyncio.Transport):
     def write(self, data: Any) -> None:
         for frame in self._decoder.feed(bytes(data)):
             if frame.kind == protocol.OPEN:
-                request = frame.json()
+                request = frame.request()
                 getattr(self, f"_{request.pop('op')}")(frame.stream, **request)
             elif frame.stream in self._uploads:
                 self._upload(frame)

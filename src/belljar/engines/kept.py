@@ -12,7 +12,6 @@ not answer any more takes the jar with it.
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -79,7 +78,7 @@ class KeptJar:
 
     async def signal_all(self, number: int) -> None:
         """Every process in it but the guest; with SIGSTOP and SIGCONT it pauses and goes on."""
-        await self.ask("signal", signal=number)
+        await self.ask("signal", signal=int(number))
 
     # Contexts
 
@@ -124,12 +123,11 @@ class KeptJar:
         Raises:
             Conflict: it has not read yet what it was given, or reads no more.
         """
-        text = base64.b64encode(data).decode("ascii")
-        await self.ask("feed", program=program, data=text, end=end)
+        await self.ask("feed", program=program, data=data, end=end)
 
     async def signal(self, program: int, number: int) -> None:
         """To a program and what it started."""
-        await self.ask("signal", signal=number, program=program)
+        await self.ask("signal", signal=int(number), program=program)
 
     # Files
 
@@ -138,7 +136,7 @@ class KeptJar:
 
     async def listing(self, area: Area, path: str = "", *, depth: int = 1) -> list[FileEntry]:
         frames = await self.ask(
-            "list", area=area, path=path, max_entries=MAX_LISTED, max_depth=min(depth, MAX_DEPTH)
+            "list", area=area.value, path=path, max_entries=MAX_LISTED, max_depth=min(depth, MAX_DEPTH)
         )
         found: list[FileEntry] = []
         for frame in frames:
@@ -148,7 +146,7 @@ class KeptJar:
 
     async def read(self, area: Area, path: str, *, offset: int = 0, length: int) -> tuple[bytes, int]:
         """At most `length` bytes from `offset` on, and how large the whole file is."""
-        frames = await self.ask("read", area=area, path=path, offset=offset, length=length)
+        frames = await self.ask("read", area=area.value, path=path, offset=offset, length=length)
         content = b"".join(frame.payload for frame in frames if frame.kind == protocol.DATA)
         size = frames[-1].json().get("size")
         if not isinstance(size, int) or len(content) > length:
@@ -156,13 +154,13 @@ class KeptJar:
         return content, size
 
     async def remove(self, area: Area, path: str) -> None:
-        await self.ask("remove", area=area, path=path)
+        await self.ask("remove", area=area.value, path=path)
 
     async def move(self, area: Area, path: str, to: str) -> None:
-        await self.ask("move", area=area, path=path, to=to)
+        await self.ask("move", area=area.value, path=path, to=to)
 
     async def make_directory(self, area: Area, path: str) -> None:
-        await self.ask("mkdir", area=area, path=path)
+        await self.ask("mkdir", area=area.value, path=path)
 
     async def everything(self) -> Collected:
         """All files of `work` and `artifacts`, within the size of the workspace."""

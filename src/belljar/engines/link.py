@@ -53,7 +53,7 @@ class Link(asyncio.Protocol):
         self._streams[stream] = asyncio.Queue()
         if self.lost:
             self._streams[stream].put_nowait(None)
-        frames = [protocol.encode_json(protocol.OPEN, stream, op=op, **fields)]
+        frames = [protocol.encode_request(stream, op=op, **fields)]
         if body is not None and len(body) <= protocol.CHUNK:
             frames += protocol.encode_body(stream, body)
         self.write(b"".join(frames))
@@ -168,7 +168,7 @@ async def put(link: Link, area: Area, files: Sequence[InputFile], limits: Limits
         )
     streams = []
     for file in files:
-        stream = link.open("put", file.content, area=area, path=file.path, mode=mode)
+        stream = link.open("put", file.content, area=area.value, path=file.path, mode=mode)
         streams.append((stream, file))
         await link.write_body(stream, file.content)
     for stream, file in streams:
@@ -193,7 +193,7 @@ async def collect(
     max_bytes = limits.artifact_mb << 20
     stream = link.open(
         "collect",
-        paths=paths,
+        paths=None if paths is None else list(paths),
         max_files=limits.artifact_files,
         max_bytes=max_bytes,
         max_depth=MAX_DEPTH,

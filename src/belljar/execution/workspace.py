@@ -95,7 +95,7 @@ class Workspace:
         except FileNotFoundError:
             return
 
-    def open_artifact(self, project_id: str, exec_id: str, path: str, cap: int) -> tree.Opened:
+    def open_artifact(self, project_id: str, exec_id: str, path: str, cap: int) -> tuple[int, int]:
         """NotFound for whatever is not a file that this run left."""
         try:
             folder = os.open(self.run_folder(project_id, exec_id) / "files", os.O_RDONLY | os.O_DIRECTORY)
@@ -115,10 +115,10 @@ class Workspace:
         found = {}
         for path in (artifact["path"] for artifact in record.artifacts):
             try:
-                opened = self.open_artifact(record.project_id, record.exec_id, path, _ANY_SIZE)
+                fd, _ = self.open_artifact(record.project_id, record.exec_id, path, _ANY_SIZE)
             except NotFound:
                 continue
-            with open(opened.fd, "rb") as file:
+            with open(fd, "rb") as file:
                 found[path] = hashlib.file_digest(file, "sha256").hexdigest()
         return found
 

@@ -274,9 +274,10 @@ def _paths_under(project_fd: int, prefixes: Sequence[str]) -> Iterator[str]:
 
 def _is_file(project_fd: int, name: str) -> bool:
     try:
-        os.close(tree.open_regular(project_fd, name, MAX_BYTES).fd)
+        fd, _ = tree.open_regular(project_fd, name, MAX_BYTES)
     except tree.Refusal:
         return False
+    os.close(fd)
     return True
 
 

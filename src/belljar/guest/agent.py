@@ -21,18 +21,21 @@ Standard library only: it is sent into the jar as text.
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import os
 import select
-import signal
-import socket
 import time
-from collections.abc import Callable
-from typing import Any
 
 from belljar.guest import files, protocol, tree, trust, tunnel
 from belljar.guest.program import PIPE_BYTES, Program, Sink, open_oom_score
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+    from typing import Any
+else:
+    import _signal as signal
 
 _PR_SET_DUMPABLE = 4
 _libc = ctypes.CDLL(None)
@@ -119,7 +122,7 @@ class Agent:
         data = os.read(self._read_fd, 1 << 18)
         for frame in self._decoder.feed(data):
             if frame.kind == protocol.OPEN:
-                request = frame.json()
+                request = frame.request()
                 self._operations[request["op"]](self, frame.stream, request)
             elif frame.stream in self._uploads:
                 self._upload(frame)
@@ -200,7 +203,7 @@ class Agent:
         elif len(program.stdin_pending) > FEED_BYTES:
             self._tell(protocol.END, stream, error="busy")
         else:
-            program.stdin_pending += base64.b64decode(request["data"])
+            program.stdin_pending += request["data"]
             program.stdin_ended = request["end"]
             self._feed(program)
             self._tell(protocol.END, stream)
@@ -352,7 +355,7 @@ class Agent:
         self._read_what_is_there(context)  # of threads that spoke between cells: nobody's
         context.speak_on(stream, request["stdout_cap"], request["stderr_cap"])
         self._tell(protocol.NOTE, stream, started=True)
-        context.hand_over(protocol.encode_json(protocol.OPEN, 0, code=request["code"], name=request["name"]))
+        context.hand_over(protocol.encode_request(0, code=request["code"], name=request["name"]))
 
     def _hear_context(self, context: Program) -> None:
         """What it says of itself is the program's word, as its output is."""
@@ -363,7 +366,9 @@ class Agent:
                     continue  # nobody asked
                 self._read_what_is_there(context)
                 if frame.kind == protocol.NOTE:
-                    self._tell(protocol.NOTE, stream, result=frame.json().get("result"))
+                    if frame.json().keys() != {"result"}:
+                        raise protocol.ProtocolError("not what a cell has to say")
+                    self._send(protocol.encode(protocol.NOTE, stream, frame.payload))
                 else:
                     self._tell_end(context, stream, done=frame.kind == protocol.EOF)
                     context.be_silent()
@@ -491,6 +496,8 @@ def _is_readable(fd: int, within_ms: int = 0) -> bool:
 def _let_go_of_messages() -> None:
     """A pipe may be held by a message between sockets that carry each other and that nobody has any more. The
     kernel looks for such when a socket is closed."""
+    import socket
+
     for end in socket.socketpair():
         end.close()
 

@@ -7,12 +7,11 @@ compiling would take it longer than all else that it does before it is ready.
 
 from __future__ import annotations
 
-import json
 import marshal
 import zlib
-from base64 import b64encode
 from importlib.resources import files
 from importlib.util import MAGIC_NUMBER
+from types import CodeType
 
 GUEST = (
     "belljar.guest.protocol",
@@ -26,21 +25,21 @@ GUEST = (
     "belljar.guest.agent",
 )
 
-# Without importlib.abc, which brings megabytes of other modules for every fork to carry.
-_PROGRAM = """\
-import binascii, json, marshal, sys, zlib
-from importlib.machinery import ModuleSpec
-from importlib.util import MAGIC_NUMBER
+_ANY_VERSION = 4
+"""Of marshal: what every Python since 3.4 can read."""
 
-def unpack(packed):
-    return zlib.decompress(binascii.a2b_base64(packed))
+# With nothing of importlib, which brings other modules for every start to load and every fork to carry.
+_PROGRAM = """\
+import marshal, sys, zlib
+from _frozen_importlib_external import MAGIC_NUMBER
 
 magic, compiled, texts = MODULES
-if magic == MAGIC_NUMBER.hex():
-    CODE = marshal.loads(unpack(compiled))
+if magic == MAGIC_NUMBER:
+    CODE = marshal.loads(zlib.decompress(compiled))
 else:
-    TEXTS = json.loads(unpack(texts))
+    TEXTS = marshal.loads(zlib.decompress(texts))
     CODE = {name: compile(text, f"<{name}>", "exec") for name, text in TEXTS.items()}
+ModuleSpec = type(sys.__spec__)
 
 class Bundled:
     def find_spec(self, name, path=None, target=None):
@@ -77,15 +76,19 @@ def pack(modules: tuple[str, ...], settings: dict[str, object]) -> bytes:
             texts.setdefault(package, "")
             package = package.rpartition(".")[0]
     code = {name: compile(text, f"<{name}>", "exec", dont_inherit=True) for name, text in texts.items()}
-    packed = (MAGIC_NUMBER.hex(), _packed(marshal.dumps(code)), _packed(json.dumps(texts).encode()))
-    return json.dumps([_PROGRAM, packed, settings]).encode()
+    packed = (MAGIC_NUMBER, _packed(code, marshal.version), _packed(texts, _ANY_VERSION))
+    return marshal.dumps((_PROGRAM, packed, settings), _ANY_VERSION)
 
 
-def _packed(data: bytes) -> str:
-    return b64encode(zlib.compress(data)).decode()
+def _packed(value: dict[str, str] | dict[str, CodeType], version: int) -> bytes:
+    return zlib.compress(marshal.dumps(value, version))
 
 
 def command(python: str, fd: int, module: str, *options: str) -> list[str]:
     """Run a packed program that stands on a descriptor."""
-    start = f"import json; PROGRAM, MODULES, SETTINGS = json.load(open({fd}, closefd=False)); exec(PROGRAM)"
-    return [python, *options, "-c", start, module]
+    return [python, *options, "-c", start(f"open({fd}, 'rb', closefd=False)"), module]
+
+
+def start(source: str) -> str:
+    """What `python3 -c` is told: run what a file, here named by an expression, holds."""
+    return f"import marshal, sys; PROGRAM, MODULES, SETTINGS = marshal.load({source}); exec(PROGRAM)"

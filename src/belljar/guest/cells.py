@@ -16,9 +16,12 @@ import builtins
 import os
 import sys
 import types
-from typing import Any, NoReturn
 
 from belljar.guest import protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 MAX_RESULT = 2 << 20
 """Bytes of a value in all its forms; what does not fit is left out."""
@@ -44,7 +47,7 @@ def serve(cells_fd: int, results_fd: int) -> NoReturn:
     decoder = protocol.Decoder()
     while data := os.read(cells_fd, 1 << 18):
         for frame in decoder.feed(data):
-            cell = frame.json()
+            cell = frame.request()
             done = context.run(cell["code"], cell["name"])
             os.write(results_fd, protocol.encode(protocol.EOF if done else protocol.END, 0))
     os._exit(0)
@@ -129,8 +132,10 @@ class _Context:
         plots.close("all")
 
     def _tell(self, forms: dict[str, object]) -> None:
+        import json
+
         sys.stdout.flush()  # what was printed before it comes before it
-        frame = memoryview(protocol.encode_json(protocol.NOTE, 0, result=forms))
+        frame = memoryview(protocol.encode(protocol.NOTE, 0, json.dumps({"result": forms}).encode()))
         while frame:
             frame = frame[os.write(self._results_fd, frame) :]
 

@@ -8,14 +8,16 @@ Standard library and our own modules from the bundle only.
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 import time
-from typing import Any, NoReturn
 
 from belljar.guest import protocol
 from belljar.guest.agent import Agent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 WORKSPACE = "/workspace"
 AREAS = ("inputs", "work", "artifacts")
@@ -31,7 +33,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
     try:
         sys.path.remove("")  # of `python3 -c`; a script's folder takes its place
         for module in settings["preload"]:
-            importlib.import_module(module)
+            __import__(module)
         areas = _areas()
         os.chdir(f"{WORKSPACE}/work")
         # What is here now is shared by every fork: keep the collector from touching, and so copying, it.

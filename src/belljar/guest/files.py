@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
 
 from belljar.guest import protocol, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 REMOVING_S = 3.0
 """For one removal: a program may add as fast as we take away."""

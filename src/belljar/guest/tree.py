@@ -11,18 +11,14 @@ one of `REASONS`. Standard library and Python 3.8 only: this file is sent into j
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import math
 import os
-import re
 import stat
 import struct
 import time
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -40,6 +36,7 @@ REGULAR = "regular"
 DIRECTORY = "directory"
 
 READ_STEP = 64 * 1024
+_NEVER = float("inf")
 
 _REASON_OF = {
     errno.ELOOP: SYMLINK,
@@ -71,7 +68,15 @@ _ENTER = os.O_RDONLY | os.O_DIRECTORY | _CAREFUL
 # Like openat2, a step through a directory needs search permission on it, not read permission.
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_UNCLEAN = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]")
+_ESCAPES = {
+    **{point: f"\\x{point:02x}" for point in (*range(0x20), ord("\\"), 0x7F)},
+    **{
+        point: f"\\u{point:04x}"
+        for point in (*range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+    },
+    # A byte that is not UTF-8, as surrogateescape spells it.
+    **{0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)},
+}
 
 
 class Refusal(Exception):
@@ -82,29 +87,30 @@ class Refusal(Exception):
         self.reason = reason
 
 
-class Opened(NamedTuple):
-    fd: int
-    size: int
-
-
-class Entry(NamedTuple):
+class Entry:
     """What a listing found."""
 
-    path: bytes
-    kind: str
-    """REGULAR or DIRECTORY."""
-    size: int
-    mode: int
-    """Permission bits."""
-    mtime_ns: int
-    inode: int
+    __slots__ = ("inode", "kind", "mode", "mtime_ns", "path", "size")
+
+    def __init__(self, path: bytes, kind: str, found: os.stat_result) -> None:
+        self.path = path
+        self.kind = kind
+        """REGULAR or DIRECTORY."""
+        self.size = found.st_size
+        self.mode = stat.S_IMODE(found.st_mode)
+        """Permission bits."""
+        self.mtime_ns = found.st_mtime_ns
+        self.inode = found.st_ino
 
 
-class Skip(NamedTuple):
+class Skip:
     """What a listing left out."""
 
-    path: bytes
-    reason: str
+    __slots__ = ("path", "reason")
+
+    def __init__(self, path: bytes, reason: str) -> None:
+        self.path = path
+        self.reason = reason
 
 
 def display_name(name: bytes) -> str:
@@ -112,7 +118,7 @@ def display_name(name: bytes) -> str:
 
     Clean UTF-8 is shown as it is; in the rest `\\xNN` stands for a byte and `\\uNNNN` for a character.
     """
-    return _UNCLEAN.sub(_escaped, name.decode("utf-8", "surrogateescape"))
+    return name.decode("utf-8", "surrogateescape").translate(_ESCAPES)
 
 
 def open_beneath(dirfd: int, path: str | bytes, flags: int = os.O_RDONLY) -> int:
@@ -127,8 +133,11 @@ def open_beneath(dirfd: int, path: str | bytes, flags: int = os.O_RDONLY) -> int
         return _open_by_walk(dirfd, names, flags)
 
 
-def open_regular(dirfd: int, path: str | bytes, cap: int) -> Opened:
-    """A regular file of at most `cap` bytes. Judged on what was opened, so no swap can come between."""
+def open_regular(dirfd: int, path: str | bytes, cap: int) -> tuple[int, int]:
+    """A regular file of at most `cap` bytes: its descriptor and size.
+
+    Judged on what was opened, so no swap can come between.
+    """
     fd = open_beneath(dirfd, path)
     try:
         found = os.fstat(fd)
@@ -139,7 +148,7 @@ def open_regular(dirfd: int, path: str | bytes, cap: int) -> Opened:
     except BaseException:
         os.close(fd)
         raise
-    return Opened(fd, found.st_size)
+    return fd, found.st_size
 
 
 def read_chunks(fd: int, cap: int) -> Iterator[bytes]:
@@ -184,9 +193,8 @@ def listing(
     directory `max_depth` components deep is skipped as TOO_DEEP. However deep the tree, one directory is
     open at a time, because each is opened anew from `dirfd`. Directories are named only if asked for.
     """
-    pending = deque([b""])
-    while pending:
-        folder = pending.popleft()
+    pending = [b""]
+    for folder in pending:
         try:
             fd = open_beneath(dirfd, folder, os.O_DIRECTORY) if folder else _reopened(dirfd)
         except Refusal as refusal:
@@ -254,8 +262,10 @@ class Upload:
         return written
 
     def abandon(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             os.unlink(self._name, dir_fd=self._parent)
+        except OSError:
+            pass
         self._release()
 
     def _release(self) -> None:
@@ -275,7 +285,7 @@ def write_file(dirfd: int, path: str | bytes, content: bytes | Iterable[bytes], 
     upload.close()
 
 
-def remove_tree(dirfd: int, path: str | bytes, deadline: float = math.inf) -> None:
+def remove_tree(dirfd: int, path: str | bytes, deadline: float = _NEVER) -> None:
     """Delete what `path` names, a whole directory or anything else; nothing there is fine too.
 
     Goes down and up again with one or two descriptors, however deep the tree. Directories that their
@@ -382,8 +392,7 @@ def _entry(path: bytes, item: os.DirEntry[str]) -> Entry | Skip:
         kind = DIRECTORY
     else:
         return Skip(path, NOT_REGULAR)
-    mode = stat.S_IMODE(found.st_mode)
-    return Entry(path, kind, found.st_size, mode, found.st_mtime_ns, found.st_ino)
+    return Entry(path, kind, found)
 
 
 def _make_directory(dirfd: int, name: bytes) -> None:
@@ -399,8 +408,10 @@ def _make_directory(dirfd: int, name: bytes) -> None:
 
 
 def _create(dirfd: int, name: bytes, mode: int) -> int:
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.unlink(name, dir_fd=dirfd)
+    except FileNotFoundError:
+        pass
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o600, dir_fd=dirfd)
     try:
         os.fchmod(fd, mode & 0o777)  # exact, whatever the umask; never setuid
@@ -410,7 +421,7 @@ def _create(dirfd: int, name: bytes, mode: int) -> int:
     return fd
 
 
-def _remove(parent: int, name: bytes, deadline: float = math.inf) -> None:
+def _remove(parent: int, name: bytes, deadline: float) -> None:
     try:
         found = os.lstat(name, dir_fd=parent)
     except FileNotFoundError:
@@ -499,22 +510,19 @@ def _encoded(path: str | bytes) -> bytes:
         raise Refusal(OUTSIDE, path.encode("utf-8", "replace"), "not a name that UTF-8 can write") from None
 
 
-@contextlib.contextmanager
-def _refusing(path: str | bytes) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Refusal(_reason(error), _encoded(path), error.strerror or "") from error
+class _refusing:
+    """What the system says no to, as a Refusal."""
+
+    def __init__(self, path: str | bytes) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise Refusal(_reason(error), _encoded(self._path), error.strerror or "") from error
 
 
 def _reason(error: OSError) -> str:
     return _REASON_OF.get(error.errno or 0, UNREADABLE)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    point = ord(found.group())
-    if point >= 0xDC80:  # a byte that is not UTF-8, as surrogateescape spells it
-        point -= 0xDC00
-    elif point >= 0x80:
-        return f"\\u{point:04x}"
-    return f"\\x{point:02x}"

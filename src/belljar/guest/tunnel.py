@@ -8,14 +8,17 @@ connection that is not read stops alone. Standard library only, nothing blocks.
 from __future__ import annotations
 
 import select
-import socket
-from collections import deque
-from collections.abc import Callable
 
 from belljar.guest import protocol
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
 MAX_LINGERING = 16
 """Connections that are over, but whose program has not hung up yet; of more, the oldest is cut."""
+_SHUT_WR = 1
 
 
 class Tunnels:
@@ -28,10 +31,12 @@ class Tunnels:
         self._next_stream = 1
         self._by_fd: dict[int, _Connection] = {}
         self._by_stream: dict[int, _Connection] = {}
-        self._lingering: deque[_Connection] = deque()
+        self._lingering: list[_Connection] = []
 
     def listen(self, port: int, most: int) -> None:
         """At most so many connections at once; more wait until one is over. OSError if the port is taken."""
+        import socket  # few jars have a way out
+
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
@@ -202,7 +207,7 @@ class _Connection:
 
     def _say_end(self) -> None:
         try:
-            self._sock.shutdown(socket.SHUT_WR)
+            self._sock.shutdown(_SHUT_WR)
         except OSError:
             self._cut()
             return

@@ -14,15 +14,20 @@ import ctypes
 import gc
 import io
 import os
-import signal
 import sys
 import time
 import types
-import weakref
-from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from _frozen_importlib_external import SourceFileLoader
+from _weakref import ref
 from itertools import takewhile
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 _FILE_INPUT = 257  # Py_file_input
 
@@ -191,7 +196,7 @@ def _drop_modules(imported: list[str]) -> None:
     for name in ["__main__", *imported]:
         module = sys.modules.pop(name, None)
         if isinstance(module, types.ModuleType):
-            left.append(weakref.ref(module))
+            left.append(ref(module))
         del module
     gc.collect()
     for reference in left:

@@ -68,6 +68,19 @@ async def test_a_missing_image_is_named_and_not_pulled(engine: DockerEngine) -> 
     assert caught.value.field == "image"
 
 
+async def test_an_image_that_is_removed_after_it_was_found_is_named(
+    engine: DockerEngine, make_image: MakeImage, api: Api
+) -> None:
+    name = await make_image("FROM belljar/python\nLABEL removed=soon\n")
+    grant = await engine.fit(Grant(image=name), None)
+    await api.ask("DELETE", f"images/{name}", force=1)
+    try:
+        with pytest.raises(EngineUnavailable, match=f"no image {name}@sha256:.*belljar image build"):
+            await engine.create(grant)
+    finally:
+        await api.ask("POST", "images/belljar/python/tag", repo=name)  # for who clears up
+
+
 @pytest.mark.parametrize(
     "name", ["-v/:/host", "--privileged", "a b", "../x", "a/../../containers/json", "", "a//b"]
 )

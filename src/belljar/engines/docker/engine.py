@@ -51,9 +51,7 @@ READY_S = 30.0
 REAP_S = 60.0
 Stage = Callable[[Sequence[InputFile]], Awaitable[None]]
 _GUEST = "belljar.guest.contained"
-_START = (
-    "import json, sys; PROGRAM, MODULES, SETTINGS = json.loads(sys.stdin.buffer.readline()); exec(PROGRAM)"
-)
+_START = bundle.start("sys.stdin.buffer")
 _GVISOR_THREADS = 64
 _HELD_BY = dict.fromkeys(("memory", "pids", "cpu"), "cgroup of the container")
 
@@ -78,7 +76,7 @@ class DockerEngine:
         self._runtime = runtime
         self._image = image
         self._languages = languages
-        self._guest = bundle.pack((*bundle.GUEST, _GUEST), {"preload": preload}) + b"\n"
+        self._guest = bundle.pack((*bundle.GUEST, _GUEST), {"preload": preload})
         self._token = secrets.token_hex(8)
         self._opening: asyncio.Task[Api] | None = None
         self._reaping: asyncio.Task[None] | None = None
@@ -87,6 +85,8 @@ class DockerEngine:
         """By name; None while it is being made."""
         self._plain: set[str] = set()
         """Images without python3, by digest."""
+        self._fitted: dict[str, Image] = {}
+        """By reference: what such a one is does not change."""
         self._namespaces = host_namespaces()
         self._owner = FileOwner()
 
@@ -146,7 +146,9 @@ class DockerEngine:
     async def fit(self, grant: Grant, language: Language | None) -> Grant:
         """The same grant with the image that will be used, by digest: what is recorded is what is run."""
         name = grant.image or self._languages.get(language or "", self._image)
-        return replace(grant, image=(await self.image(name)).reference)
+        image = await self.image(name)
+        self._fitted[image.reference] = image
+        return replace(grant, image=image.reference)
 
     async def image(self, name: str) -> Image:
         """As the engine has it now, if jars can be made of it."""
@@ -189,16 +191,19 @@ class DockerEngine:
     # Making a jar
 
     async def _make(self, api: Api, grant: Grant) -> GuestJar | PlainJar:
-        image = await self.image(grant.image or self._image)
-        if image.id in self._plain:
-            return await self._make_plain(api, grant, image)
+        name = grant.image or self._image
+        image = self._fitted.get(name) or await self.image(name)
         try:
-            return await self._make_warm(api, grant, image)
+            if image.id not in self._plain:
+                return await self._make_warm(api, grant, image)
         except Failed as error:
+            if error.status == 404 and name in self._fitted:
+                del self._fitted[name]
+                await self.image(name)  # says that it was removed since
             if not lacks(error, "python3"):
                 raise
             self._plain.add(image.id)
-            return await self._make_plain(api, grant, image)
+        return await self._make_plain(api, grant, image)
 
     async def _make_plain(self, api: Api, grant: Grant, image: Image) -> PlainJar:
         """The helper is a jar of the default image whose workspace another container can mount too."""

@@ -85,7 +85,10 @@ async def remove_volume(api: Api, name: str) -> None:
 
 async def until_gone(api: Api, container: str) -> None:
     try:
-        await api.ask("POST", f"containers/{container}/wait", condition="removed")
+        answer = await api.ask("POST", f"containers/{container}/wait", condition="removed")
     except Failed as error:
         if error.status != 404:
             raise
+    else:
+        if failure := answer.get("Error"):  # it tried to remove it, and could not
+            raise Failed(f"the docker engine says: {failure.get('Message')}")

@@ -125,7 +125,7 @@ class PlainJar:
     async def _make_folder(self, folder: str) -> None:
         if folder != WORK:
             link = self._helper.link
-            await link.next(link.open("mkdir", area=Area.WORK, path=folder.removeprefix(f"{WORK}/")))
+            await link.next(link.open("mkdir", area=Area.WORK.value, path=folder.removeprefix(f"{WORK}/")))
 
     async def _run(self, program: Program, container: Container, name: str) -> None:
         """From the start to the end; the last frame says how it ended."""

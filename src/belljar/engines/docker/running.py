@@ -178,9 +178,10 @@ class Container:
         try:
             if was_killed and self.config["HostConfig"]["AutoRemove"]:
                 # The engine removes it by itself, and sooner than it would if it were asked to.
-                with suppress(TimeoutError):
+                with suppress(Failed, TimeoutError):
                     async with asyncio.timeout(_REMOVED_S):
                         await labels.until_gone(self._api, self.name)
+                    return
             async with asyncio.timeout(_FORCED_S):
                 await labels.remove(self._api, self.name)
         except TimeoutError:

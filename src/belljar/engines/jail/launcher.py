@@ -21,7 +21,6 @@ Standard library and our own modules from the bundle only.
 
 from __future__ import annotations
 
-import base64
 import gc
 import importlib
 import json
@@ -63,7 +62,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
 class Launcher:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._parents: Parents = settings["cgroups"]
-        self._seccomp = base64.b64decode(settings["seccomp"])
+        self._seccomp = settings["seccomp"]
         self._masks = mounts.masks()
         self._control = socket.socket(fileno=settings["control"])
         self._jars: dict[int, str] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import platform
@@ -91,9 +90,7 @@ class LauncherProcess:
             "preload": preload,
             "control": theirs.fileno(),
             "cgroups": dict(parents),
-            "seccomp": base64.b64encode(
-                seccomp.compile_profile(seccomp.load_profile(), platform.machine())
-            ).decode(),
+            "seccomp": seccomp.compile_profile(seccomp.load_profile(), platform.machine()),
         }
         process = await asyncio.to_thread(_spawn, settings, theirs, list(parents.values()), errors)
         theirs.close()
