@@ -19,6 +19,10 @@ def main(settings):
 """
 
 
+LISTS_MODULES = "import sys\nfrom belljar.guest import agent\ndef main(settings): print(*sys.modules)"
+HEAVY = {"collections", "contextlib", "enum", "functools", "importlib", "json", "re", "socket", "typing"}
+
+
 @pytest.fixture
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The program, its modules (what they were compiled for, compiled, as text), and the settings."""
@@ -30,13 +34,13 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def said(packed: list[Any], tmp_path: Path) -> str:
+def said(packed: list[Any], tmp_path: Path, module: str = "inside.guest") -> str:
     with (tmp_path / "packed").open("wb+") as file:
         marshal.dump(packed, file)
         file.seek(0)
-        argv = bundle.command(sys.executable, file.fileno(), "inside.guest", "-I")
+        argv = bundle.command(sys.executable, file.fileno(), module, "-I")
         return subprocess.run(
-            argv, pass_fds=[file.fileno()], capture_output=True, text=True, check=True
+            argv, pass_fds=[file.fileno()], stdout=subprocess.PIPE, text=True, check=True
         ).stdout
 
 
@@ -48,3 +52,15 @@ def test_an_interpreter_like_the_hosts_needs_no_text(packed: list[Any], tmp_path
 def test_another_interpreter_compiles_the_text(packed: list[Any], tmp_path: Path) -> None:
     program, (_, _, texts), settings = packed
     assert said([program, [b"of another", b"", texts], settings], tmp_path) == "hello jar\n"
+
+
+def test_the_guest_brings_no_module_that_a_start_would_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lister").mkdir()
+    (tmp_path / "lister" / "guest.py").write_text(LISTS_MODULES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    packed = marshal.loads(bundle.pack((*bundle.GUEST, "lister.guest"), {}))
+    loaded = said(packed, tmp_path, "lister.guest").split()
+    assert "ctypes" in loaded
+    assert not HEAVY & set(loaded)

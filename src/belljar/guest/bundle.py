@@ -13,6 +13,8 @@ from importlib.resources import files
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
+from belljar.guest.protocol import MARSHAL
+
 GUEST = (
     "belljar.guest.protocol",
     "belljar.guest.tree",
@@ -24,9 +26,6 @@ GUEST = (
     "belljar.guest.tunnel",
     "belljar.guest.agent",
 )
-
-_ANY_VERSION = 4
-"""Of marshal: what every Python since 3.4 can read."""
 
 # With nothing of importlib, which brings other modules for every start to load and every fork to carry.
 _PROGRAM = """\
@@ -76,8 +75,8 @@ def pack(modules: tuple[str, ...], settings: dict[str, object]) -> bytes:
             texts.setdefault(package, "")
             package = package.rpartition(".")[0]
     code = {name: compile(text, f"<{name}>", "exec", dont_inherit=True) for name, text in texts.items()}
-    packed = (MAGIC_NUMBER, _packed(code, marshal.version), _packed(texts, _ANY_VERSION))
-    return marshal.dumps((_PROGRAM, packed, settings), _ANY_VERSION)
+    packed = (MAGIC_NUMBER, _packed(code, marshal.version), _packed(texts, MARSHAL))
+    return marshal.dumps((_PROGRAM, packed, settings), MARSHAL)
 
 
 def _packed(value: dict[str, str] | dict[str, CodeType], version: int) -> bytes:

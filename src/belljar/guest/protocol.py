@@ -38,8 +38,8 @@ WINDOW = 1 << 17
 """Bytes that one side of a tunnel may send before the other has passed any on."""
 HEADER = struct.Struct(">BII")
 _ROOM = struct.Struct(">I")
-_MARSHAL = 4
-"""What every Python since 3.4 can read."""
+MARSHAL = 4
+"""Its version: what every Python since 3.4 can read."""
 _ESCAPES = {point: f"\\u{point:04x}" for point in (*range(0x20), ord('"'), ord("\\"))}
 
 
@@ -93,7 +93,7 @@ def encode(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def encode_request(stream: int, **fields: object) -> bytes:
-    return encode(OPEN, stream, marshal.dumps(fields, _MARSHAL))
+    return encode(OPEN, stream, marshal.dumps(fields, MARSHAL))
 
 
 def encode_json(kind: int, stream: int, **fields: object) -> bytes:
