@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
@@ -24,6 +25,7 @@ import pytest_asyncio
 from belljar.engines.docker import labels
 from belljar.engines.docker.engine import DockerEngine
 from belljar.engines.fake import FakeEngine
+from belljar.engines.jail import delegation
 from belljar.engines.jail.engine import JailEngine
 from belljar.models import Grant, Limits, OnOutputLimit
 from belljar.processes import epoch
@@ -224,3 +226,28 @@ def footprint() -> Callable[[], Footprint]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def jar(make_jar: MakeJar) -> Jar:
     return await make_jar()
+
+
+@pytest.fixture
+def claimed() -> Iterator[delegation.Claim]:
+    """A real place in the real trees of this host."""
+    try:
+        claim = delegation.claim()
+    except delegation.NoDelegation as reason:
+        pytest.skip(f"no cgroup can be had: {reason}; run as root or with a delegated cgroup")
+    yield claim
+    claim.release()
+
+
+@pytest.fixture
+def unified() -> Iterator[Path]:
+    """A directory of our own in a version 2 tree, also where version 1 has all controllers."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    mount_point = next((point for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
+    if mount_point is None or not os.access(mount_point, os.W_OK):
+        pytest.skip(
+            "no version 2 tree that we may write: as root, mount -t cgroup2 none /sys/fs/cgroup/unified"
+        )
+    path = Path(tempfile.mkdtemp(prefix="belljar-test-", dir=mount_point))
+    yield path
+    path.rmdir()

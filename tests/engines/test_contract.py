@@ -195,7 +195,15 @@ async def test_nothing_of_the_hosts_environment_is_passed(jar: Jar, monkeypatch:
     monkeypatch.setenv("CANARY", secrets.token_hex())
     result = await run(jar, Command(argv=("env",), env={"GIVEN": "x"}))
     names = {line.split("=")[0] for line in result.stdout.decode().splitlines()}
-    documented = {"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
+    documented = {
+        "HOME",
+        "LANG",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONUNBUFFERED",
+        "TMPDIR",
+    }
     assert "GIVEN" in names
     assert {name for name in names if not name.endswith("_NUM_THREADS")} <= {"GIVEN", *documented}
 
@@ -596,6 +604,51 @@ async def test_only_what_was_listed_comes_back(jar: Jar) -> None:
         "way/made": SkipReason.SYMLINK,
         "made/below": SkipReason.MISSING,
     }
+
+
+async def test_what_lies_in_artifacts_is_listed_by_the_name_it_comes_back_under(jar: Jar) -> None:
+    await run(
+        jar,
+        "mkdir -p artifacts\necho 1 > artifacts/a\nmkdir -p /workspace/artifacts/d\n"
+        "echo 2 > /workspace/artifacts/a\necho 3 > /workspace/artifacts/d/b\nln -s a /workspace/artifacts/link",
+    )
+    listed = ["artifacts/a", "artifacts/d/b", "artifacts/link", "artifacts/absent", "d/b"]
+    collected = await jar.collect(listed)
+    assert contents(collected) == {"artifacts/a": b"1\n", "artifacts/d/b": b"3\n"}
+    assert reasons(collected) == {
+        "artifacts/link": SkipReason.SYMLINK,
+        "artifacts/absent": SkipReason.MISSING,
+        "d/b": SkipReason.MISSING,
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "first", "second"),
+    [
+        pytest.param(
+            "mkdir -p artifacts\necho 1 > artifacts/a\necho 2 > /workspace/artifacts/a",
+            "artifacts/a",
+            "artifacts/a",
+            id="file",
+        ),
+        pytest.param(
+            "echo 1 > artifacts\necho 2 > /workspace/artifacts/a", "artifacts", "artifacts/a", id="folder"
+        ),
+        pytest.param(
+            "mkdir -p artifacts/a\necho 1 > artifacts/a/b\necho 2 > /workspace/artifacts/a",
+            "artifacts/a/b",
+            "artifacts/a",
+            id="file-where-a-folder-is",
+        ),
+    ],
+)
+async def test_two_files_never_come_back_under_one_name(
+    jar: Jar, script: str, first: str, second: str
+) -> None:
+    await run(jar, script)
+    collected = await jar.collect(None)
+    assert contents(collected) == {first: b"1\n"}
+    assert reasons(collected) == {second: SkipReason.SAME_NAME}
 
 
 async def test_a_list_of_nothing_brings_nothing(jar: Jar) -> None:
@@ -1108,6 +1161,7 @@ def dedented(code: str | bytes) -> str | bytes:
 
 DIFFERENT = {
     "command-line": "print(open('/proc/self/cmdline').read())",
+    "buffering": "import sys; print(sys.stdout.line_buffering)",
     "modules-already-imported": "import sys; print('ctypes' in sys.modules)",
     "stack-below": "import inspect; print(len(inspect.stack()))",
     "depth-left": "def f(n):\n  try: return f(n + 1)\n  except RecursionError: return n\nprint(f(0))",
@@ -1119,7 +1173,7 @@ DIFFERENT = {
 
 GIVEN: Mapping[str, Any] = {
     "stdin": "first\nsecond é\nlast".encode(),
-    "env": {"NAME": "value", "TZ": "Asia/Tokyo"},
+    "env": {"NAME": "value", "TZ": "Asia/Tokyo", "PYTHONUNBUFFERED": ""},
 }
 
 
@@ -1135,6 +1189,14 @@ async def test_a_forked_interpreter_is_like_a_new_one(engine: Engine, code: str 
     forked = await python(engine, dedented(code), warm=True, **GIVEN)
     new = await python(engine, dedented(code), warm=False, **GIVEN)
     assert comparable(forked) == comparable(new)
+
+
+@real
+@pytest.mark.parametrize("warm", [True, False], ids=["fork", "exec"])
+async def test_what_python_printed_is_not_lost_with_it(engine: Engine, warm: bool) -> None:
+    ended = await python(engine, "import os\nprint('a line')\nos.kill(os.getpid(), 9)\n", warm=warm)
+    assert ended.stdout == b"a line\n"
+    assert ended.ended.verdict is Verdict.SIGNALED
 
 
 @real

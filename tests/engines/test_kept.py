@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from belljar.engines.base import Area, Command, Engine
+from belljar.engines.guestjar import GuestJar
 from belljar.engines.kept import KeptJar, Terminal
-from belljar.engines.link import GuestJar
 from belljar.errors import BelljarError, Conflict, NotFound, PathNotAllowed
 from belljar.models import Ended, Grant, InputFile, Limits, Output, Shown, Stream, Verdict
 

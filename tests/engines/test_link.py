@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from belljar.engines.base import Area, Command
-from belljar.engines.link import GuestJar, Link
-from belljar.errors import EngineUnavailable
+from belljar.engines.base import WORK, Area, Command
+from belljar.engines.guestjar import GuestJar
+from belljar.engines.kept import KeptJar
+from belljar.engines.link import Link
+from belljar.errors import EngineUnavailable, PathNotAllowed
 from belljar.guest import protocol
 from belljar.models import Ended, Event, Grant, InputFile, Limits, Output, Started, Verdict
 
@@ -203,6 +206,35 @@ async def test_a_guest_that_had_to_wait_is_heard_to_its_end() -> None:
     assert not guest.paused
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda jar: KeptJar(jar).listing(Area.WORK), id="listing"),
+        pytest.param(lambda jar: jar.put(Area.WORK, [InputFile("a", b"x")]), id="put"),
+        pytest.param(lambda jar: jar.collect(None), id="collect"),
+    ],
+)
+@pytest.mark.parametrize("early", [True, False], ids=["before-it-comes", "when-it-came"])
+async def test_an_answer_that_nobody_waits_for_any_more_costs_nothing(
+    ask: Callable[[GuestJar], Coroutine[Any, Any, object]], early: bool
+) -> None:
+    guest = Guest()
+    jar = jar_of(guest)
+    for number in range(3):
+        asking = asyncio.create_task(ask(jar))
+        await asyncio.sleep(0)
+        answer = protocol.encode(protocol.NOTE, FIRST + 2 * number, bytes(1 << 20)) * 20
+        if early:
+            asking.cancel()
+            await asyncio.wait([asking])
+            guest.say(answer)
+        else:
+            guest.say(answer)
+            asking.cancel()
+            await asyncio.wait([asking])
+    assert jar.alive
+
+
 async def test_a_run_ends_although_nobody_sees_its_guest_die(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when it has to wait: then nobody reads the channel, and its end is not noticed."""
     monkeypatch.setattr("belljar.engines.following.PATIENCE_S", 0.1)
@@ -233,3 +265,45 @@ async def test_a_guest_cannot_start_the_clock_again() -> None:
     again.cancel()
     assert [type(event) for event in events] == [Started, Ended]
     await jar.destroy()
+
+
+async def test_a_file_that_is_refused_leaves_no_answer_to_the_others_behind() -> None:
+    guest = Guest(end(error="outside"))
+    jar = jar_of(guest)
+    with pytest.raises(PathNotAllowed):
+        await jar.put(Area.WORK, [InputFile(name, b"x") for name in "ab"])
+    guest.say(protocol.encode(protocol.END, FIRST + 2, bytes(1 << 20)) * 40)
+    assert jar.alive
+
+
+async def test_a_context_that_nobody_hands_anything_may_speak_on() -> None:
+    guest = Guest()
+    jar = jar_of(guest)
+    kept = KeptJar(jar)
+    await kept.context("main", {}, WORK)
+    guest.say(note(out=1, err=0) * 200_000)
+    assert jar.alive
+    guest.say(end(**FACTS))
+    assert kept.contexts == ()
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20], ids=["small", "large"])
+async def test_a_guest_that_takes_no_file_loses_its_jar(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("belljar.engines.link.PATIENCE_S", 0.02)
+    guest = Guest()
+    guest.link.pause_writing()
+    jar = jar_of(guest)
+    async with asyncio.timeout(30):
+        with pytest.raises(EngineUnavailable):
+            await jar.put(Area.WORK, [InputFile("a", bytes(size))])
+    assert not jar.alive
+
+
+async def test_a_terminal_that_never_begins_loses_the_jar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("belljar.engines.link.PATIENCE_S", 0.02)
+    jar = jar_of(Guest())
+    terminal = KeptJar(jar).terminal(Command(argv=("sh",)), 24, 80)
+    async with asyncio.timeout(30):
+        with pytest.raises(EngineUnavailable):
+            await terminal.begin()
+    assert not jar.alive

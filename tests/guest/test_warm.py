@@ -15,7 +15,7 @@ sys.path.insert(0, {source!r})
 {before}
 from belljar.guest import warm
 warm.prepare()
-warm.run_as_main(sys.argv[1], sys.argv[2:])
+warm.run_as_main(sys.argv[1], sys.argv[2:], unbuffered=True)
 """
 
 

@@ -18,8 +18,10 @@ from tests.hostile.attacks import SMALL
 
 from belljar.engines import following
 from belljar.engines import link as links
-from belljar.engines.base import Command
-from belljar.engines.link import GuestJar, Link
+from belljar.engines.base import Area, Command
+from belljar.engines.guestjar import GuestJar
+from belljar.engines.kept import KeptJar
+from belljar.engines.link import Link
 from belljar.errors import BelljarError, EngineUnavailable
 from belljar.guest import protocol
 from belljar.models import Ended, Event, Grant, Verdict
@@ -219,6 +221,43 @@ async def test_silent_guest_does_not_hold_the_collector_for_ever(monkeypatch: py
     async with forger() as (jar, _), asyncio.timeout(30):
         with pytest.raises(BelljarError):
             await jar.collect(None)
+
+
+def entries(*listed: object) -> bytes:
+    return note(protocol.NOTE, entries=listed) + note(protocol.END)
+
+
+LISTED = [
+    pytest.param(frame(protocol.NOTE, EXEC, b"[]") + note(protocol.END), id="no-object"),
+    pytest.param(frame(protocol.OUT, EXEC, b"\xff") + note(protocol.END), id="no-json"),
+    pytest.param(note(protocol.NOTE, entries=7) + note(protocol.END), id="entries-are-a-number"),
+    pytest.param(entries("a"), id="entry-is-text"),
+    pytest.param(entries({"path": "a"}), id="no-kind"),
+    pytest.param(entries({"path": 1, "kind": 1}), id="path-is-a-number"),
+    pytest.param(entries({"path": "\ud800", "kind": "regular"}), id="half-a-character"),
+    pytest.param(entries({"path": "a", "kind": "regular", "size": -1}), id="size-is-negative"),
+    pytest.param(entries({"path": "a", "kind": "regular", "mtime_ns": []}), id="time-is-a-list"),
+    pytest.param(frame(protocol.NOTE, EXEC, bytes(1 << 20)) * 60 + note(protocol.END), id="too-many-bytes"),
+    pytest.param(frame(protocol.NOTE, EXEC, b"{}") * 400_000 + note(protocol.END), id="too-many-frames"),
+]
+
+
+@pytest.mark.parametrize("said", LISTED)
+async def test_listing_of_a_liar_is_an_error_of_ours(said: bytes) -> None:
+    async with forger() as (jar, writer), asyncio.timeout(30):
+        writer.write(said)
+        with pytest.raises(EngineUnavailable):
+            await KeptJar(jar).listing(Area.WORK)
+        assert not jar.alive
+
+
+@pytest.mark.parametrize("size", [None, "4", -1, 2**80])
+async def test_file_of_a_liar_is_an_error_of_ours(size: object) -> None:
+    async with forger() as (jar, writer), asyncio.timeout(30):
+        writer.write(frame(protocol.DATA, EXEC, b"1234") + note(protocol.END, size=size))
+        with pytest.raises(EngineUnavailable):
+            await KeptJar(jar).read(Area.WORK, "a", length=4)
+        assert not jar.alive
 
 
 async def test_silent_guest_does_not_outlive_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_environment_is_what_was_granted(glass: Glass, start: Start) -> None:
         )
     )
     allowed = {"PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "LANG", "LC_CTYPE", "HOME", "TMPDIR"}
-    allowed |= {"PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
+    allowed |= {"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
     allowed |= {"MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "HOSTNAME"}  # the last is Docker's: "belljar"
     assert set(answers(result.stdout)["names"].split()) <= allowed
 

@@ -15,9 +15,9 @@ import pytest
 from tests.hostile.attacks import SMALL, TACTICS, Control, answers, small
 
 from belljar.engines.base import WORK, Area, Command
+from belljar.engines.guestjar import GuestJar
 from belljar.engines.kept import KeptJar
-from belljar.engines.link import GuestJar
-from belljar.errors import BadRequest, BelljarError, NotFound, PathNotAllowed
+from belljar.errors import BadRequest, BelljarError, LimitExceeded, NotFound, PathNotAllowed
 from belljar.models import Ended, Grant, InputFile, Limits, Output, Verdict
 
 if TYPE_CHECKING:
@@ -244,12 +244,22 @@ def test_a_clock_ends_a_program_that_heeds_nothing_and_what_it_started(glass: Gl
             command = Command(argv=(f"{WORK}/stubborn.py",), warm=True)
             ran = await run(kept, command, replace(SMALL, timeout_s=0.5))
             assert ran.ended.verdict is Verdict.TIMEOUT
-            seen = await python(kept, "import os; print(*(p for p in os.listdir('/proc') if p.isdigit()))")
-            assert len(set(seen.out.split()) - {b"1"}) == 1, seen.out  # itself; the guest may be seen
+            seen = await python(kept, ALONE)
+            assert len(seen.out.split()) == 1, seen.out
 
     contained(glass, scene)
 
 
+# What is killed is there until it is reaped.
+ALONE = """
+import os, time
+for _ in range(100):
+    seen = {name for name in os.listdir('/proc') if name.isdigit()} - {'1'}  # the guest may be seen
+    if len(seen) == 1:
+        break
+    time.sleep(0.05)
+print(*seen)
+"""
 STUBBORN = """
 import os, signal
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -292,6 +302,41 @@ def test_a_context_that_lies_loses_itself_only(glass: Glass, code: str) -> None:
                 if ran.out == b"again\n":
                     return
             raise AssertionError("no context can be had any more")
+
+    contained(glass, scene)
+
+
+TAKE_EVERY_PROCESS = """
+    import os, signal, time
+    if os.fork() == 0:
+        while True:
+            try:
+                if os.fork() == 0:
+                    signal.pause()
+            except BlockingIOError:
+                time.sleep(0.001)
+    """
+
+
+@pytest.mark.shared_kernel("there a bomb ends gVisor, and with it the session")
+def test_a_session_outlives_a_program_that_takes_all_its_processes(glass: Glass) -> None:
+    async def scene() -> None:
+        async with kept_in(glass) as kept:
+            await python(kept, TAKE_EVERY_PROCESS)
+            async with asyncio.timeout(PATIENCE_S):
+                while (ran := await run(kept, Command(argv=("echo", "more")))).out == b"more\n":
+                    pass
+            for refused in (ran, await cell(kept, "print('more')")):
+                assert refused.out.startswith(b"belljar: cannot run ")
+                assert (refused.ended.verdict, refused.ended.exit_code) == (Verdict.EXITED, 126)
+                assert refused.ended.usage.pids_refused
+            terminal = kept.terminal(Command(argv=("bash",)), 30, 100)
+            with pytest.raises(LimitExceeded, match="no process left"):
+                await terminal.begin()
+            await terminal.close()
+            await kept.signal_all(signal.SIGKILL)
+            await is_well(kept)
+            assert (await cell(kept, "print('well')")).out == b"well\n"
 
     contained(glass, scene)
 

@@ -142,6 +142,7 @@ class Engine(Protocol):
         """The grant as it will be run: where an engine has images, with the one for it, named by its digest.
 
         Raises:
+            BadRequest: a limit is too small for any jar of this engine.
             EngineUnavailable, GrantNotEnforceable: there is no such image, or it is not fit.
         """
 

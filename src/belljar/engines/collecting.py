@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 
 from belljar.engines.base import Collected
 from belljar.engines.mime import mime_of
 from belljar.guest import protocol, tree
 from belljar.models import Artifact, Skipped, SkipReason
+
+MAX_DEPTH = 64
+"""Components of a path in an area; the area's own name may stand before them."""
 
 
 class Collector:
@@ -20,6 +22,9 @@ class Collector:
         self._skips_left = skips_left
         self._artifacts: list[Artifact] = []
         self._skipped: list[Skipped] = []
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        """Which the files lie in."""
         self._path: str | None = None
         """Of the file that is under way."""
         self._body = bytearray()
@@ -60,9 +65,15 @@ class Collector:
             raise protocol.ProtocolError("too many files")
 
     def _end_file(self, path: str) -> None:
-        content = bytes(self._body)
-        digest = hashlib.sha256(content).hexdigest()
-        self._artifacts.append(Artifact(path, len(content), digest, mime_of(path), content))
+        folders = {path[:at] for at, letter in enumerate(path) if letter == "/"}
+        if path in self._files or path in self._folders or folders & self._files:
+            self._skipped.append(Skipped(path, SkipReason.SAME_NAME))
+        else:
+            content = bytes(self._body)
+            digest = hashlib.sha256(content).hexdigest()
+            self._artifacts.append(Artifact(path, len(content), digest, mime_of(path), content))
+            self._files.add(path)
+            self._folders |= folders
         self._path = None
         self._body.clear()
 
@@ -71,11 +82,13 @@ def _shown(path: object) -> str:
     """A name that can be printed, whatever was sent as one."""
     if not isinstance(path, str):
         raise protocol.ProtocolError("a name that is no text")
-    return tree.display_name(os.fsencode(path))
+    return tree.display_name(path.encode("utf-8", "surrogateescape"))
 
 
 def _leading_nowhere(path: str) -> str:
     """The name of a file that will be kept must not point out of the folder it is kept in."""
     if "\\x00" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise protocol.ProtocolError("a name that is no plain path")
+    if path.count("/") > MAX_DEPTH:
+        raise protocol.ProtocolError("a file that lies too deep")
     return path

@@ -21,6 +21,7 @@ exit 127
 _COMMON = {
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",  # caches would come back as artifacts
+    "PYTHONUNBUFFERED": "1",  # what it printed is seen at once, and not lost with a program that is killed
 }
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Told the CPU limit, numeric libraries do not start a thread per core of the host."""

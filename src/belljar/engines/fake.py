@@ -1,6 +1,6 @@
 """A jar in memory: for tests of what stands above an engine, belljar's own and its users'.
 
-Nothing runs on the host. The host's half is the real one (`link.GuestJar`: clocks, caps, verdicts); only the
+Nothing runs on the host. The host's half is the real one (`guestjar`: clocks, caps, verdicts); only the
 guest is pretended. Its files are a dictionary and its programs bash scripts of a few commands; `fake_shell`
 says which. Others, such as a Python that says what a test wants to hear, are given as functions:
 
@@ -25,7 +25,8 @@ from typing import Any
 
 from belljar.engines.base import WORK, Area, Check, Probe
 from belljar.engines.fake_shell import AREAS, Files, Process, Program, Shell
-from belljar.engines.link import GuestJar, Link
+from belljar.engines.guestjar import GuestJar
+from belljar.engines.link import Link
 from belljar.errors import GrantNotEnforceable
 from belljar.guest import protocol, tree
 from belljar.models import Grant, Language, Limits
@@ -197,7 +198,7 @@ class _Guest(asyncio.Transport):
         kept: bool,
         all_of_it: bool,
     ) -> None:
-        chosen = self._left(max_depth) if paths is None else ((path, f"{WORK}/{path}") for path in paths)
+        chosen = self._left(max_depth) if paths is None else ((path, self._place(path)) for path in paths)
         for name, path in chosen:
             content = self._files.nodes.get(path)
             reason = self._fault(name, path, max_files, max_bytes, max_depth)
@@ -224,6 +225,13 @@ class _Guest(asyncio.Transport):
                     else depth <= max_depth and node is not self._staged.get(path)
                 ):
                     yield prefix + name, path
+
+    def _place(self, name: str) -> str:
+        """Of a file that was asked for, by the name that it comes back under."""
+        place, prefix = f"{WORK}/{name}", f"{Area.ARTIFACTS}/"
+        if name.startswith(prefix) and place not in self._files.nodes:
+            return f"{AREAS[Area.ARTIFACTS]}/{name.removeprefix(prefix)}"
+        return place
 
     def _fault(self, name: str, path: str, max_files: int, max_bytes: int, max_depth: int) -> str:
         node = self._files.nodes.get(path, b"")

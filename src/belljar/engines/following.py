@@ -163,12 +163,12 @@ class Following:
     def _ended(self, facts: Mapping[str, Any]) -> Ended:
         if "error" in facts:
             raise protocol.ProtocolError(f"it was not run: {facts['error']}")
-        out, err = _count(facts["out"]), _count(facts["err"])
+        out, err = count(facts["out"]), count(facts["err"])
         if "done" in facts:  # a cell of a context that lives on
             code: int | None = 0 if facts["done"] is True else 1
             number = None
         else:
-            status = _count(facts["status"])
+            status = count(facts["status"])
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         usage = self._usage(disk_full=bool(facts["full"]))
@@ -227,7 +227,8 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def _count(value: object) -> int:
+def count(value: object) -> int:
+    """ProtocolError where it is none."""
     if not isinstance(value, int) or not 0 <= value < 2**63:
         raise protocol.ProtocolError("a count that cannot be")
     return value

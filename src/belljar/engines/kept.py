@@ -19,8 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from belljar.engines.base import WORK, Area, Collected, Command
-from belljar.engines.following import PATIENCE_S, Following
-from belljar.engines.link import MAX_DEPTH, GuestJar, Link, collect
+from belljar.engines.collecting import MAX_DEPTH
+from belljar.engines.following import PATIENCE_S, Following, count
+from belljar.engines.guestjar import GuestJar
+from belljar.engines.link import Link, collect, weight
 from belljar.engines.watch import Push
 from belljar.errors import BadRequest, Conflict, EngineUnavailable, LimitExceeded, NotFound, PathNotAllowed
 from belljar.guest import protocol, tree
@@ -31,6 +33,12 @@ __all__ = ["FileEntry", "KeptJar", "Seat", "Terminal"]
 MAX_CONTEXTS = 16
 MAX_CELL = 1 << 20
 MAX_LISTED = 20_000
+MAX_NAME_BYTES = 4 << 20
+"""Of all paths of a listing."""
+MAX_LISTING = MAX_LISTED * 400 + 9 * MAX_NAME_BYTES
+"""Bytes of a listing as it is sent: a byte that cannot be shown is written as nine."""
+MAX_ANSWER = 1 << 20
+"""Bytes of any other answer, beside the content that was asked for."""
 MAX_TERMINALS = 8
 MAX_FED = 1 << 16
 """Bytes that are given to a program to read at once."""
@@ -91,6 +99,7 @@ class KeptJar:
             order = self._jar.order(command, self._jar.grant.limits)
             stream = self._jar.link.open("context", **order, kept=True, cells=True)
             context = self._contexts[name] = _Context(stream)
+            self._jar.link.forget(stream)  # nobody reads it: that it began is seen from its cells
             self._jar.link.notice(stream, lambda frame: self._hear_context(name, context, frame))
         return self._contexts[name]
 
@@ -136,22 +145,32 @@ class KeptJar:
 
     async def listing(self, area: Area, path: str = "", *, depth: int = 1) -> list[FileEntry]:
         frames = await self.ask(
-            "list", area=area.value, path=path, max_entries=MAX_LISTED, max_depth=min(depth, MAX_DEPTH)
+            "list",
+            MAX_LISTING,
+            area=area.value,
+            path=path,
+            max_entries=MAX_LISTED,
+            max_name_bytes=MAX_NAME_BYTES,
+            max_depth=min(depth, MAX_DEPTH),
         )
-        found: list[FileEntry] = []
-        for frame in frames:
-            for entry in frame.json().get("entries", ()):
-                found.append(_entry(entry))
+        try:
+            found = [_entry(entry) for frame in frames for entry in frame.json().get("entries", ())]
+        except (protocol.ProtocolError, LookupError, TypeError, ValueError) as error:
+            raise self._jar.link.broken(error) from error
         return sorted(found, key=lambda entry: entry.path)
 
     async def read(self, area: Area, path: str, *, offset: int = 0, length: int) -> tuple[bytes, int]:
         """At most `length` bytes from `offset` on, and how large the whole file is."""
-        frames = await self.ask("read", area=area.value, path=path, offset=offset, length=length)
+        frames = await self.ask(
+            "read", 2 * length + MAX_ANSWER, area=area.value, path=path, offset=offset, length=length
+        )
         content = b"".join(frame.payload for frame in frames if frame.kind == protocol.DATA)
-        size = frames[-1].json().get("size")
-        if not isinstance(size, int) or len(content) > length:
-            raise self.broken("a file that is larger than was asked for")
-        return content, size
+        try:
+            if len(content) > length:
+                raise protocol.ProtocolError("a file that is larger than was asked for")
+            return content, count(frames[-1].json().get("size"))
+        except protocol.ProtocolError as error:
+            raise self._jar.link.broken(error) from error
 
     async def remove(self, area: Area, path: str) -> None:
         await self.ask("remove", area=area.value, path=path)
@@ -168,7 +187,7 @@ class KeptJar:
         whole = replace(limits, artifact_mb=limits.workspace_mb, artifact_files=limits.workspace_files)
         return await collect(self._jar.link, None, whole, all_of_it=True)
 
-    async def ask(self, op: str, **fields: Any) -> list[protocol.Frame]:
+    async def ask(self, op: str, max_bytes: int = MAX_ANSWER, **fields: Any) -> list[protocol.Frame]:
         """All frames of the answer; a refusal becomes the error it is."""
         link = self._jar.link
         stream = link.open(op, **fields)
@@ -177,20 +196,17 @@ class KeptJar:
             async with asyncio.timeout(4 * PATIENCE_S):
                 while not frames or frames[-1].kind != protocol.END:
                     frames.append(await link.next(stream))
+                    max_bytes -= weight(frames[-1])
+                    if max_bytes < 0:
+                        raise protocol.ProtocolError("a longer answer than was asked for")
             refused = frames[-1].json().get("error")
         except (TimeoutError, protocol.ProtocolError) as error:
-            raise self.broken(repr(error)) from error
+            raise link.broken(error) from error
+        finally:
+            link.forget(stream)
         if refused:
             raise _refusal(str(refused), str(fields.get("path", "")))
         return frames
-
-    def let(self, op: str, **fields: Any) -> None:
-        """Do it; nobody waits for the answer."""
-        self._jar.link.forget(self._jar.link.open(op, **fields))
-
-    def broken(self, how: str) -> EngineUnavailable:
-        self._jar.link.fail(f"the guest broke the rules: {how}")
-        return EngineUnavailable(f"the jar was lost: {self._jar.link.lost}")
 
 
 @dataclass(eq=False)
@@ -213,30 +229,35 @@ class Terminal:
     async def begin(self) -> None:
         """
         Raises:
-            BadRequest: the jar has none left; its programs can use them up.
+            LimitExceeded: the jar has none left, or no process; its programs can use them up.
         """
-        if (await self._next()).kind == protocol.END:
-            raise BadRequest("the session has no terminal left; end what holds them", field="session_id")
+        link = self._kept.jar.link
+        try:
+            first = await link.answer(self._stream)
+        except TimeoutError as error:
+            raise link.broken(error) from error
+        if first.kind == protocol.END:
+            raise LimitExceeded(
+                "the session has no terminal or no process left; end what holds them", field="session_id"
+            )
 
     async def output(self) -> AsyncIterator[bytes]:
         """What it shows, until it is over. It is not read faster than this is."""
+        link = self._kept.jar.link
         while True:
-            frame = await self._next()
+            frame = await link.next(self._stream)
             if frame.kind == protocol.OUT:
                 yield frame.payload
-                self._kept.let("room", program=self._stream, bytes=len(frame.payload))
+                link.let("room", program=self._stream, bytes=len(frame.payload))
             elif frame.kind == protocol.END:
                 self._end(frame)
                 return
-
-    async def _next(self) -> protocol.Frame:
-        return await self._kept.jar.link.next(self._stream)
 
     def _end(self, frame: protocol.Frame) -> None:
         try:
             status = frame.json().get("status")
         except protocol.ProtocolError as error:
-            raise self._kept.broken(str(error)) from error
+            raise self._kept.jar.link.broken(error) from error
         if isinstance(status, int) and 0 <= status < 1 << 16:
             self.exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
             self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -265,9 +286,11 @@ class Terminal:
         link = self._kept.jar.link
         if link.lost or self._stream not in link:
             return
-        self._kept.let("signal", signal=int(signal.SIGHUP), program=self._stream)
-        await asyncio.sleep(HANG_UP_S)
-        await _end(link, self._stream, self._stream)
+        link.let("signal", signal=int(signal.SIGHUP), program=self._stream)
+        try:
+            await asyncio.sleep(HANG_UP_S)
+        finally:
+            await _end(link, self._stream, self._stream)
 
 
 class Seat:
@@ -351,11 +374,11 @@ class Seat:
             if how is Push.DESTROY:
                 self.link.fail("the guest does not answer")
             elif how is Push.TERMINATE:
-                self.link.open(
+                self.link.let(
                     "signal", signal=int(gentle), program=program, alone=command.context is not None
                 )
             else:
-                self.link.open("signal", signal=int(signal.SIGKILL), program=program)
+                self.link.let("signal", signal=int(signal.SIGKILL), program=program)
 
         following = self._following = Following(self, stream, command.stdin, before, push, self.link.tunnels)
         self._program = program
@@ -394,7 +417,7 @@ class Seat:
 
 async def _end(link: Link, program: int, stream: int) -> None:
     """Nobody listens any more: the program is dead before its caller goes on."""
-    link.open("signal", signal=int(signal.SIGKILL), program=program)
+    link.let("signal", signal=int(signal.SIGKILL), program=program)
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (await link.next(stream)).kind != protocol.END:
@@ -403,13 +426,17 @@ async def _end(link: Link, program: int, stream: int) -> None:
         link.fail("the guest does not answer")
     except EngineUnavailable:
         pass
+    finally:
+        link.forget(stream)
 
 
-def _entry(entry: object) -> FileEntry:
-    if not isinstance(entry, dict):
-        raise EngineUnavailable("the guest sent a listing that is none")
-    numbers = {name: entry[name] for name in ("size", "mtime_ns", "mode") if isinstance(entry.get(name), int)}
-    return FileEntry(str(entry.get("path", "")), str(entry.get("kind", "")), **numbers)
+def _entry(entry: dict[str, Any]) -> FileEntry:
+    """ProtocolError, LookupError, TypeError or ValueError where it is none."""
+    path, kind, mtime_ns = entry["path"], entry["kind"], entry.get("mtime_ns", 0)
+    if not (isinstance(path, str) and isinstance(kind, str) and isinstance(mtime_ns, int)):
+        raise protocol.ProtocolError("an entry that is none")
+    (path + kind).encode()  # half a character could not be passed on
+    return FileEntry(path, kind, count(entry.get("size", 0)), mtime_ns, count(entry.get("mode", 0)))
 
 
 def _refusal(reason: str, path: str) -> Exception:

@@ -44,4 +44,4 @@ def certificates_environment() -> dict[str, str]:
 
 def proxy_files() -> dict[str, str]:
     """Text by name, for the guest to write."""
-    return {_NODE: files(__package__).joinpath(_NODE).read_text()}
+    return {_NODE: files(__package__).joinpath(_NODE).read_text("utf-8")}

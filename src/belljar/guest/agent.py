@@ -27,7 +27,7 @@ import select
 import time
 
 from belljar.guest import files, protocol, tree, trust, tunnel
-from belljar.guest.program import PIPE_BYTES, Program, Sink, open_oom_score
+from belljar.guest.program import CANNOT_RUN, PIPE_BYTES, Program, Sink, open_oom_score
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ HELD_MS = 5
 """For the end of a pipe whose writers are all dead; then something else holds it."""
 HELD_TIMES = 100
 """How often that is waited for. gVisor's kernel does not find such messages at all."""
+ARTIFACTS = b"artifacts/"
+"""Before the name of a file that was left there."""
 PROGRESS_S = 0.1
 """How often a program that writes past its cap is reported."""
 
@@ -113,8 +115,12 @@ class Agent:
                 else:
                     self._tunnels.ready(fd, events)
 
-    def _fork(self, *, control: bool = False, terminal: bool = False) -> Program:
-        return Program(self._proc_fd, self._oom_fd, control=control, terminal=terminal)
+    def _fork(self, *, control: bool = False, terminal: bool = False) -> Program | None:
+        """None where the jar's programs have used up what it takes."""
+        try:
+            return Program(self._proc_fd, self._oom_fd, control=control, terminal=terminal)
+        except OSError:
+            return None
 
     # The channel
 
@@ -171,16 +177,25 @@ class Agent:
 
     def _exec(self, stream: int, request: dict[str, Any]) -> None:
         if "terminal" in request:
-            try:
-                program = self._fork(terminal=True)
-            except OSError:
+            program = self._fork(terminal=True)
+            if program is None:
                 self._tell(protocol.END, stream, error="no_terminal")
                 return
         else:
             program = self._next_program or self._fork()
             self._next_program = None
         self._tell(protocol.NOTE, stream, started=True)
-        self._begin(program, stream, request)
+        if program is None:
+            self._cannot_run(stream, request, f"{ascii(request['argv'][0])}: no process is left for it")
+        else:
+            self._begin(program, stream, request)
+
+    def _cannot_run(self, stream: int, request: dict[str, Any], why: str) -> None:
+        """What a program that could not be executed would have said and ended with."""
+        words = f"belljar: cannot run {why}\n".encode()
+        if said := words[: request["stderr_cap"]]:
+            self._send(protocol.encode(protocol.ERR, stream, said))
+        self._tell(protocol.END, stream, status=CANNOT_RUN << 8, out=0, err=len(words), full=False)
 
     def _begin(self, program: Program, stream: int, request: dict[str, Any]) -> None:
         program.start(stream, request)
@@ -333,6 +348,8 @@ class Agent:
     def _signal(self, stream: int, request: dict[str, Any]) -> None:
         if request.get("program") is None:
             _kill_all(request["signal"])
+            if request["signal"] == signal.SIGSTOP and self._next_program is not None:
+                os.kill(self._next_program.pid, signal.SIGCONT)  # what is begun later does not stand still
         elif request["program"] in self._programs:
             self._programs[request["program"]].signal(request["signal"], alone=request.get("alone", False))
         self._tell(protocol.END, stream)
@@ -341,6 +358,9 @@ class Agent:
 
     def _context(self, stream: int, request: dict[str, Any]) -> None:
         context = self._fork(control=True)
+        if context is None:
+            self._tell(protocol.END, stream, error="no_process")  # a cell for it is told so when it comes
+            return
         self._begin(context, stream, request)
         context.be_silent()
         self._contexts[context.results_fd] = context
@@ -349,12 +369,13 @@ class Agent:
 
     def _cell(self, stream: int, request: dict[str, Any]) -> None:
         context = self._programs.get(request["context"])
+        self._tell(protocol.NOTE, stream, started=True)
         if context is None or context.speaks_on != context.stream:
-            self._tell(protocol.END, stream, error="busy" if context else "gone")
+            why = "is busy" if context else "has ended, or no process was left for it"
+            self._cannot_run(stream, request, f"{request['name']}: its context {why}")
             return
         self._read_what_is_there(context)  # of threads that spoke between cells: nobody's
         context.speak_on(stream, request["stdout_cap"], request["stderr_cap"])
-        self._tell(protocol.NOTE, stream, started=True)
         context.hand_over(protocol.encode_request(0, code=request["code"], name=request["name"]))
 
     def _hear_context(self, context: Program) -> None:
@@ -402,10 +423,13 @@ class Agent:
         if request["paths"] is None:
             all_of_it = request["all_of_it"]
             sender.send_area(self._areas["work"], b"", {} if all_of_it else self._staged)
-            sender.send_area(self._areas["artifacts"], b"artifacts/", {} if all_of_it else self._left)
+            sender.send_area(self._areas["artifacts"], ARTIFACTS, {} if all_of_it else self._left)
         else:
-            for path in request["paths"]:
-                sender.send_file(self._areas["work"], os.fsencode(path), b"")
+            for path in map(os.fsencode, request["paths"]):
+                if path.startswith(ARTIFACTS) and _is_missing(self._areas["work"], path):
+                    sender.send_file(self._areas["artifacts"], path[len(ARTIFACTS) :], ARTIFACTS)
+                else:
+                    sender.send_file(self._areas["work"], path, b"")
         self._tell(protocol.END, stream)
 
     _operations: dict[str, Callable[[Agent, int, dict[str, Any]], None]] = {
@@ -470,6 +494,14 @@ class _Sender:
 
     def _note(self, **fields: object) -> None:
         self._send(protocol.encode_json(protocol.NOTE, self._stream, **fields))
+
+
+def _is_missing(area: int, path: bytes) -> bool:
+    try:
+        os.close(tree.open_regular(area, path, 1 << 62)[0])
+    except tree.Refusal as refusal:
+        return refusal.reason == tree.MISSING
+    return False
 
 
 def _kill_all(number: int) -> None:

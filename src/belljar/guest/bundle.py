@@ -70,7 +70,7 @@ def pack(modules: tuple[str, ...], settings: dict[str, object]) -> bytes:
     texts = {}
     for module in modules:
         package, _, name = module.rpartition(".")
-        texts[module] = files(package).joinpath(name + ".py").read_text()
+        texts[module] = files(package).joinpath(name + ".py").read_text("utf-8")
         while package:
             texts.setdefault(package, "")
             package = package.rpartition(".")[0]

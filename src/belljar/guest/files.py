@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REMOVING_S = 3.0
 """For one removal: a program may add as fast as we take away."""
 _PER_FRAME = 256
+_NAMES_PER_FRAME = 1 << 16
+"""Bytes of paths, far enough from MAX_PAYLOAD however they are written."""
 
 
 def answer(areas: dict[str, int], stream: int, request: dict[str, Any]) -> Iterator[bytes]:
@@ -42,8 +44,13 @@ def _list(area: int, path: bytes, stream: int, request: dict[str, Any]) -> Itera
     fd = tree.open_beneath(area, path, os.O_DIRECTORY) if path else os.dup(area)
     try:
         found: list[object] = []
+        name_bytes = 0
         for entry in tree.listing(
-            fd, max_entries=request["max_entries"], max_depth=request["max_depth"], directories=True
+            fd,
+            max_entries=request["max_entries"],
+            max_depth=request["max_depth"],
+            max_name_bytes=request["max_name_bytes"],
+            directories=True,
         ):
             if isinstance(entry, tree.Skip):
                 if entry.reason == tree.TOO_DEEP:
@@ -59,9 +66,10 @@ def _list(area: int, path: bytes, stream: int, request: dict[str, Any]) -> Itera
                         "mode": entry.mode,
                     }
                 )
-            if len(found) == _PER_FRAME:
+            name_bytes += len(entry.path)
+            if len(found) == _PER_FRAME or name_bytes > _NAMES_PER_FRAME:
                 yield protocol.encode_json(protocol.NOTE, stream, entries=found)
-                found = []
+                found, name_bytes = [], 0
         yield protocol.encode_json(protocol.NOTE, stream, entries=found)
     finally:
         os.close(fd)

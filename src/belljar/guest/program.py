@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without the enumerations, which bring eight other modules
 
+CANNOT_RUN = 126
+"""What a program that is there and cannot be run ends with, as in a shell; one that is not there with 127."""
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _SPLICE_F_NONBLOCK = 2
@@ -85,32 +87,52 @@ class Program:
         self, proc_fd: int, oom_fd: int | None, *, control: bool = False, terminal: bool = False
     ) -> None:
         """`oom_fd`: of `open_oom_score`. `control`: with a way to hand it code and hear what became of it.
-        `terminal`: its standard streams are a terminal of its own, pty(7); OSError where none can be had."""
+        `terminal`: its standard streams are a terminal of its own, pty(7).
+
+        Raises:
+            OSError: no process can be had, or no terminal, or no descriptor; none is left open then.
+        """
         self._proc_fd = proc_fd
         self.kept = False
         """It belongs to a session: what it leaves running when it ends goes on."""
-        self.results_fd = self._cells_fd = -1
-        inherited: tuple[int, ...] = ()
-        if control:
-            cells_read, self._cells_fd = os.pipe()
-            self.results_fd, results_write = os.pipe()
-            self._decoder = protocol.Decoder()
-            inherited = (cells_read, results_write)
         self.stdin_open = False
         """More may come for it to read, after what came with it."""
         self.is_terminal = terminal
-        if terminal:
-            stdout_read, stdin_read = os.openpty()
-            self.stdin_fd = os.dup(stdout_read)
-            stdout_write = stdin_read
-        else:
-            stdin_read, self.stdin_fd = os.pipe()
-            stdout_read, stdout_write = os.pipe()
-        stderr_read, stderr_write = os.pipe()
-        orders_read, self._orders_fd = os.pipe()
         self.stream = self.speaks_on = -1
         self.stdin_pending = bytearray()
         self.stdin_ended = False
+        self.results_fd = self._cells_fd = -1
+        self._decoder = protocol.Decoder()
+        made: list[int] = []
+        try:
+            self._make(made, oom_fd, control)
+        except OSError:
+            for fd in made:
+                os.close(fd)
+            raise
+
+    def _make(self, made: list[int], oom_fd: int | None, control: bool) -> None:
+        """`made`: descriptors, as long as there is no process that they are for."""
+
+        def pair(ends: tuple[int, int]) -> tuple[int, int]:
+            made.extend(ends)
+            return ends
+
+        inherited: tuple[int, ...] = ()
+        if control:
+            cells_read, self._cells_fd = pair(os.pipe())
+            self.results_fd, results_write = pair(os.pipe())
+            inherited = (cells_read, results_write)
+        if self.is_terminal:
+            stdout_read, stdin_read = pair(os.openpty())
+            self.stdin_fd = os.dup(stdout_read)
+            made.append(self.stdin_fd)
+            stdout_write = stdin_read
+        else:
+            stdin_read, self.stdin_fd = pair(os.pipe())
+            stdout_read, stdout_write = pair(os.pipe())
+        stderr_read, stderr_write = pair(os.pipe())
+        orders_read, self._orders_fd = pair(os.pipe())
         self.stdout = Sink(stdout_read)
         self.stderr = Sink(stderr_read)
         for read_fd in (stdout_read, stderr_read):
@@ -124,8 +146,8 @@ class Program:
         gc.freeze()
         self.pid = _fork_first_victim(oom_fd)
         if self.pid == 0:
-            errors = stdout_write if terminal else stderr_write
-            _enter((stdin_read, stdout_write, errors), orders_read, inherited, terminal)
+            errors = stdout_write if self.is_terminal else stderr_write
+            _enter((stdin_read, stdout_write, errors), orders_read, inherited, self.is_terminal)
         for fd in {stdin_read, stdout_write, stderr_write, orders_read, *inherited}:
             os.close(fd)
 
@@ -306,14 +328,13 @@ def _run(spec: dict[str, Any]) -> NoReturn:
         os.environ.update(spec["env"])
         if spec.get("cells"):
             cells.serve(4, 5)
-        warm.run_as_main(argv[0], argv[1:])
+        warm.run_as_main(argv[0], argv[1:], unbuffered=bool(spec["env"].get("PYTHONUNBUFFERED")))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; programs expect them
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(argv[0], argv, spec["env"])
 
 
 def _fail(name: str, error: OSError) -> NoReturn:
-    """As a shell would: 127 when there is no such program, 126 when it cannot be run."""
     message = f"belljar: cannot run {ascii(name)}: {os.strerror(error.errno or errno.EIO)}\n"
     os.write(2, message.encode())
-    os._exit(127 if error.errno == errno.ENOENT else 126)
+    os._exit(127 if error.errno == errno.ENOENT else CANNOT_RUN)

@@ -118,7 +118,12 @@ def display_name(name: bytes) -> str:
 
     Clean UTF-8 is shown as it is; in the rest `\\xNN` stands for a byte and `\\uNNNN` for a character.
     """
-    return name.decode("utf-8", "surrogateescape").translate(_ESCAPES)
+    return text_of(name).translate(_ESCAPES)
+
+
+def text_of(path: bytes) -> str:
+    """A path as `encoded` takes it back, whatever the locale."""
+    return path.decode("utf-8", "surrogateescape")
 
 
 def open_beneath(dirfd: int, path: str | bytes, flags: int = os.O_RDONLY) -> int:
@@ -142,9 +147,9 @@ def open_regular(dirfd: int, path: str | bytes, cap: int) -> tuple[int, int]:
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise Refusal(NOT_REGULAR, _encoded(path))
+            raise Refusal(NOT_REGULAR, encoded(path))
         if found.st_size > cap:
-            raise Refusal(TOO_LARGE, _encoded(path), f"{found.st_size} bytes, {cap} are allowed")
+            raise Refusal(TOO_LARGE, encoded(path), f"{found.st_size} bytes, {cap} are allowed")
     except BaseException:
         os.close(fd)
         raise
@@ -494,14 +499,14 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _names(path: str | bytes) -> list[bytes]:
-    raw = _encoded(path)
+    raw = encoded(path)
     names = raw.split(b"/")
     if b"\0" in raw or any(name in (b"", b".", b"..") for name in names):
         raise Refusal(OUTSIDE, raw, "not a plain relative path")
     return names
 
 
-def _encoded(path: str | bytes) -> bytes:
+def encoded(path: str | bytes) -> bytes:
     if isinstance(path, bytes):
         return path
     try:
@@ -521,7 +526,7 @@ class _refusing:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
-            raise Refusal(_reason(error), _encoded(self._path), error.strerror or "") from error
+            raise Refusal(_reason(error), encoded(self._path), error.strerror or "") from error
 
 
 def _reason(error: OSError) -> str:

@@ -23,14 +23,14 @@ def write(files: dict[str, str], certificate: str) -> None:
     if certificate:
         files = {**files, os.path.basename(CERTIFICATES): certificate + _trusted_anyway()}
     for name, text in files.items():
-        with open(os.path.join(FOLDER, name), "w") as file:
+        with open(os.path.join(FOLDER, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 
 def _trusted_anyway() -> str:
     for path in _SYSTEMS:
         try:
-            with open(path) as file:
+            with open(path, encoding="utf-8") as file:
                 return file.read()
         except OSError:
             continue

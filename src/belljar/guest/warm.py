@@ -49,15 +49,17 @@ _python.PyRun_FileExFlags.restype = ctypes.py_object
 
 def prepare() -> None:
     """What can be done before the script is known; `bundle` has already removed all traces of us."""
-    _open_standard_streams()
+    _open_standard_streams(by_line=True)
     if "numpy.random" in sys.modules:  # the standard library's generator reseeds itself after a fork
         sys.modules["numpy.random"].seed()
     gc.enable()
 
 
-def run_as_main(script: str, arguments: Sequence[str]) -> NoReturn:
+def run_as_main(script: str, arguments: Sequence[str], *, unbuffered: bool) -> NoReturn:
     """Run the script and end this process with its exit status."""
     time.tzset()  # TZ may be among the variables it was given
+    if not unbuffered:
+        _open_standard_streams(by_line=False)
     sys.argv = [script, *arguments]
     sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, os.path.dirname(script))
@@ -86,8 +88,12 @@ def _fresh_main(script: str) -> types.ModuleType:
     return main
 
 
-def _open_standard_streams() -> None:
-    """New objects on descriptors 0, 1 and 2 with the encoding and buffering of a new interpreter."""
+def _open_standard_streams(*, by_line: bool) -> None:
+    """New objects on descriptors 0, 1 and 2 with the encoding of a new interpreter.
+
+    `by_line`: as on a terminal. To be without any buffer, as PYTHONUNBUFFERED has it, is to write each line
+    in two pieces, and to lose what a write that is interrupted leaves over.
+    """
 
     def text(name: str, number: int, raw_mode: str, buffer_type: Any, errors: str, line: bool) -> None:
         raw: Any = io.FileIO(number, raw_mode, closefd=False)
@@ -105,7 +111,7 @@ def _open_standard_streams() -> None:
 
     # C.UTF-8 is a coerced locale: PEP 538 makes its streams lenient.
     text("stdin", 0, "r", io.BufferedReader, "surrogateescape", False)
-    text("stdout", 1, "w", io.BufferedWriter, "surrogateescape", False)
+    text("stdout", 1, "w", io.BufferedWriter, "surrogateescape", by_line)
     text("stderr", 2, "w", io.BufferedWriter, "backslashreplace", True)
 
 

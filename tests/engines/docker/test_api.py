@@ -25,6 +25,8 @@ from belljar.engines.docker.images import DEFAULT
 from belljar.errors import EngineUnavailable
 from belljar.models import Ended, Grant, Verdict
 
+HANGS_S = 0.1
+
 
 async def refusal(host: str | None = None, context: str | None = None) -> str:
     with pytest.raises(EngineUnavailable) as caught:
@@ -98,9 +100,63 @@ async def test_an_engine_that_is_too_old(old_engine: str) -> None:
     assert said.endswith("speaks API 1.40, but belljar needs 1.41; upgrade it to Docker 20.10 or newer")
 
 
+@pytest.fixture
+async def hanging_engine(tmp_path: Path) -> AsyncIterator[str]:
+    """Says which version it is, and after that not a word; but that a container is over, when it was asked."""
+    answers = {b"/version ": {"ApiVersion": "1.41"}, b"/wait?": {"StatusCode": 7}}
+    there: set[asyncio.StreamWriter] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there.add(writer)
+        asked = await reader.readuntil(b"\r\n\r\n")
+        for what, said in answers.items():
+            if what in asked:
+                if what == b"/wait?":
+                    await asyncio.sleep(5 * HANGS_S)
+                body = json.dumps(said).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "hanging.sock"):
+        yield f"unix://{tmp_path}/hanging.sock"
+        for writer in there:
+            writer.close()
+
+
+async def test_an_engine_that_listens_and_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("belljar.engines.docker.api.ANSWER_S", HANGS_S)
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(tmp_path / "deaf.sock"))
+        deaf.listen()
+        said = await refusal(f"unix://{tmp_path}/deaf.sock")
+        assert f"deaf.sock did not answer within {HANGS_S:.0f} s; look at its own log" in said
+        engine = DockerEngine(host=f"unix://{tmp_path}/deaf.sock")
+        with pytest.raises(EngineUnavailable, match="did not answer"):
+            await engine.fit(Grant(), None)
+        assert "did not answer" in (await engine.probe()).checks[0].detail
+        await engine.close()
+
+
+async def test_every_request_has_a_limit_but_the_one_to_wait(
+    hanging_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await Api.open(hanging_engine)
+    monkeypatch.setattr("belljar.engines.docker.api.ANSWER_S", HANGS_S)
+    with pytest.raises(EngineUnavailable, match="did not answer"):
+        await api.ask("GET", "info")
+    with pytest.raises(EngineUnavailable, match="did not answer"):
+        await api.attach("one", asyncio.Protocol(), lambda _: None)
+    assert await api.wait("one", "next-exit") == {"StatusCode": 7}
+    await api.close()
+
+
 async def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiodocker", None)
-    assert await refusal() == "the docker engine needs the package aiodocker: pip install 'belljar[docker]'"
+    assert (
+        await refusal()
+        == "the docker engine needs the package aiodocker; in belljar's source: pip install '.[docker]'"
+    )
 
 
 async def test_a_probe_says_the_same(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.engines.docker.conftest import WITHOUT_PYTHON, ours
@@ -117,6 +117,65 @@ async def test_cleaning_leaves_the_living_alone(engine: DockerEngine, api: Api) 
     assert isinstance(events[-1], Ended)
     assert events[-1].verdict is Verdict.EXITED
     await jar.destroy()
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Late:
+    """From now on the engine is not asked for its list before `made` is set."""
+    late = Late(asyncio.Event(), asyncio.Event())
+    ask = Api.ask
+
+    async def wait_and_ask(self: Api, method: str, path: str, **params: Any) -> Any:
+        if path == "containers/json" and params.get("all"):
+            late.asked.set()
+            await late.made.wait()
+        return await ask(self, method, path, **params)
+
+    monkeypatch.setattr(Api, "ask", wait_and_ask)
+    return late
+
+
+class Late(NamedTuple):
+    asked: asyncio.Event
+    made: asyncio.Event
+
+
+async def test_cleaning_leaves_a_jar_alone_that_is_made_meanwhile(engine: DockerEngine, late: Late) -> None:
+    late.made.set()
+    await (await engine.create(Grant())).destroy()  # it is open now
+    late.made.clear()
+    late.asked.clear()
+    cleaning = asyncio.create_task(engine.left_behind())
+    await late.asked.wait()
+    jar = await engine.create(Grant())
+    late.made.set()
+    assert await cleaning == []
+    events = [event async for event in jar.exec(Command(argv=("true",)))]
+    assert isinstance(events[-1], Ended)
+    assert events[-1].verdict is Verdict.EXITED
+    await jar.destroy()
+
+
+async def test_cleaning_leaves_those_alone_whose_home_starts_meanwhile(
+    engine: DockerEngine, api: Api, late: Late
+) -> None:
+    late.made.set()
+    await (await engine.create(Grant())).destroy()
+    late.made.clear()
+    late.asked.clear()
+    cleaning = asyncio.create_task(labels.left_behind(api))
+    await late.asked.wait()
+    home = await engine.create(Grant())
+    (found,) = [one for one in await api.ask("GET", "containers/json") if found_in(one, epoch())]
+    named = {labels.EPOCH: epoch(), labels.ENGINE: "another", labels.HOME: found["Id"][:12]}
+    config = {"Image": "belljar/python", "Cmd": ["true"], "Labels": named}
+    theirs = (await api.ask("POST", "containers/create", body=config))["Id"]
+    try:
+        late.made.set()
+        assert await cleaning == []
+    finally:
+        await labels.remove(api, theirs)
+        await home.destroy()
 
 
 async def test_a_jar_whose_container_is_removed_is_lost(engine: DockerEngine, api: Api) -> None:

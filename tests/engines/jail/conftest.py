@@ -1,4 +1,4 @@
-"""What the jail's own tests share: programs run as an ordinary user, and our place in the cgroup trees."""
+"""What the jail's own tests share: programs run as an ordinary user, and a process that is gone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from belljar.engines.jail import delegation
 
 SRC = Path(__file__).parents[3] / "src"
 NOBODY = 65534
@@ -45,31 +42,6 @@ def run_as_nobody() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
-
-
-@pytest.fixture
-def claimed() -> Iterator[delegation.Claim]:
-    """A real place in the real trees of this host."""
-    try:
-        claim = delegation.claim()
-    except delegation.NoDelegation as reason:
-        pytest.skip(f"no cgroup can be had: {reason}; run as root or with a delegated cgroup")
-    yield claim
-    claim.release()
-
-
-@pytest.fixture
-def unified() -> Iterator[Path]:
-    """A directory of our own in a version 2 tree, also where version 1 has all controllers."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    mount_point = next((point for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
-    if mount_point is None or not os.access(mount_point, os.W_OK):
-        pytest.skip(
-            "no version 2 tree that we may write: as root, mount -t cgroup2 none /sys/fs/cgroup/unified"
-        )
-    path = Path(tempfile.mkdtemp(prefix="belljar-test-", dir=mount_point))
-    yield path
-    path.rmdir()
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from belljar.engines.cgroup import Cgroup, limits_for
 from belljar.engines.jail import delegation
-from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.engines.jail.delegation import Claim, NoDelegation
 from belljar.processes import start_time
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from belljar.engines.jail.cgroup import Cgroup, limits_for
+from belljar.engines.cgroup import Cgroup, limits_for
 from belljar.engines.jail.engine import JailEngine
 from belljar.errors import EngineUnavailable, PostureMismatch
 from belljar.guest import bundle
@@ -195,7 +195,7 @@ async def test_a_limit_changed_behind_our_back_is_a_mismatch(engine: JailEngine)
 async def test_an_ordinary_process_is_no_jar(
     engine: JailEngine, monkeypatch: pytest.MonkeyPatch, sleeping_pid: int
 ) -> None:
-    monkeypatch.setattr("belljar.engines.jail.engine._host_pid", lambda _: sleeping_pid)
+    monkeypatch.setattr("belljar.engines.jail.launcher_process._host_pid", lambda _: sleeping_pid)
     with pytest.raises(PostureMismatch, match="Seccomp"):
         await engine.create(GRANT)
     assert _jars(engine) == []
@@ -204,7 +204,7 @@ async def test_an_ordinary_process_is_no_jar(
 async def test_a_jar_that_died_before_it_was_looked_at_is_unavailable(
     engine: JailEngine, monkeypatch: pytest.MonkeyPatch, dead_pid: int
 ) -> None:
-    monkeypatch.setattr("belljar.engines.jail.engine._host_pid", lambda _: dead_pid)
+    monkeypatch.setattr("belljar.engines.jail.launcher_process._host_pid", lambda _: dead_pid)
     with pytest.raises(EngineUnavailable):
         await engine.create(GRANT)
     assert _jars(engine) == []

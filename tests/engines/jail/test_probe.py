@@ -7,12 +7,13 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from belljar.engines.jail import probe
+from belljar.engines.jail import experiments, probe
 from belljar.engines.jail.engine import JailEngine
 from belljar.execution import runs
 from belljar.models import Grant, RunRequest, Verdict
@@ -227,8 +228,49 @@ def _break() -> None:
 
 @pytest.mark.parametrize("attempt", [_fail, _die, _break])
 def test_an_attempt_that_did_not_succeed_is_never_taken_for_a_success(attempt: Callable[[], None]) -> None:
-    assert probe._in_child(attempt)
+    assert experiments.in_child(attempt)
 
 
 def test_an_attempt_that_succeeded_is_no_error() -> None:
-    assert probe._in_child(lambda: None) is None
+    assert experiments.in_child(lambda: None) is None
+
+
+def test_an_attempt_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "ATTEMPT_S", 0.2)
+    assert experiments.in_child(signal.pause) == "the attempt did not end within 0 s"
+
+
+def test_the_host_itself_does_not_fork() -> None:
+    code = """
+import os
+from belljar.engines.jail.probe import probe
+os.register_at_fork(before=lambda: print("forked"))
+print(probe().usable)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout in ("True\n", "False\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "limit_s", "why"),
+    [
+        pytest.param(None, 30, "No such file or directory", id="no-python"),
+        pytest.param("echo oh dear >&2; exit 3", 30, "ended with 3; oh dear", id="it-fails"),
+        pytest.param("echo hello", 30, "Expecting value", id="it-is-something-else"),
+        pytest.param("exec sleep 60", 0.2, "did not end within 0 s", id="it-hangs"),
+    ],
+)
+def test_experiments_that_cannot_be_made_have_not_succeeded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, limit_s: float, why: str
+) -> None:
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(probe, "EXPERIMENTS_S", limit_s)
+    found = probe.probe()
+    assert not found.usable
+    details = [check.detail for check in found.missing if check.name in ("user namespaces", "own /proc")]
+    assert len(details) == 2
+    assert all(why in detail for detail in details)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from belljar.engines.jail.engine import JailEngine
+from belljar.engines.jail.watchdog import _descendants
 from belljar.errors import EngineUnavailable, UnsupportedLanguage
 from belljar.execution import runs
 from belljar.models import Grant, Language, RunRequest, RunResult, Start, Verdict
@@ -128,6 +130,27 @@ async def test_a_language_the_tree_lacks_is_unsupported(engine: JailEngine) -> N
     assert list(engine.interpreters()) == [Language.PYTHON]
     with pytest.raises(UnsupportedLanguage, match="no interpreter for bash; it has python"):
         await runs.run(engine, GRANT, RunRequest(language=Language.BASH, code="true"))
+
+
+async def test_a_module_that_hangs_when_it_is_preloaded_does_not_hang_the_engine(
+    small_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (library,) = (small_root / "usr/lib").glob("python3*")
+    (library / "hangs.py").write_text("import time; time.sleep(40)")
+    monkeypatch.setattr("belljar.engines.jail.launcher_process.START_S", 1.0)
+    engine = JailEngine(rootfs=str(small_root), preload=("hangs",))
+    creating = asyncio.create_task(engine.create(GRANT))
+    started: set[int] = set()
+    async with asyncio.timeout(20):
+        while not creating.done():
+            started |= {*_descendants(os.getpid())} - {os.getpid()}
+            await asyncio.sleep(0.05)
+        with pytest.raises(EngineUnavailable, match="did not start within 1 s; what it preloads may hang"):
+            await creating
+        while started & set(map(int, filter(str.isdigit, os.listdir("/proc")))):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert len(started) >= 2  # what starts it, and the launcher itself
+    await engine.close()
 
 
 def _empty(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import subprocess
@@ -127,6 +128,29 @@ async def test_a_watchdog_of_a_dead_process_counts_nothing_and_does_not_fail(dea
     assert ended == []
     with pytest.raises(asyncio.CancelledError):
         await watchdog._task
+
+
+def test_a_chain_of_forks_deeper_than_python_recurses_is_seen() -> None:
+    code = """
+import os, signal
+for _ in range(100):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+print("ready", flush=True)
+signal.pause()
+"""
+    usual = sys.getrecursionlimit()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        sys.setrecursionlimit(len(inspect.stack(0)) + 90)
+        try:
+            found = list(_descendants(process.pid))
+        finally:
+            sys.setrecursionlimit(usual)
+            os.kill(list(_descendants(process.pid))[-1], 9)  # the others end when their child does
+    assert len(found) == 101
 
 
 def test_children_of_every_thread_are_seen() -> None:

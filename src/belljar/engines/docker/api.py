@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 API_VERSION = (1, 41)
 """Of Docker 20.10: the first with private cgroup namespaces."""
+ANSWER_S = 30.0
+"""How long the engine may take to answer, but where it is to wait for something or to work through much."""
 _START_THE_ENGINE = "start it (`systemctl start docker`), or say where it is with sandbox.docker.host"
 
 _USERINFO = re.compile(r"//[^/]*@")
@@ -54,7 +56,8 @@ class Api:
             from aiodocker.exceptions import DockerContextInvalidError, DockerContextTLSError
         except ImportError as error:
             raise EngineUnavailable(
-                "the docker engine needs the package aiodocker: pip install 'belljar[docker]'", field="engine"
+                "the docker engine needs the package aiodocker; in belljar's source: pip install '.[docker]'",
+                field="engine",
             ) from error
         try:
             docker = aiodocker.Docker(url=host, context=None if host else context)
@@ -84,14 +87,24 @@ class Api:
 
     async def ask(self, method: str, path: str, *, body: object = None, **params: str | int) -> Any:
         """One request; what its answer holds as JSON, None where it is empty."""
-        async with self._response(method, path, body=body, params=params) as response:
+        async with self._response(method, path, body=body, params=params, within_s=ANSWER_S) as response:
             text = await response.read()
         return json.loads(text) if text else None
+
+    async def wait(self, container: str, condition: str) -> Any:
+        """Until the container is so, however long that takes; what the engine then says of its end."""
+        async with self._response(
+            "POST", f"containers/{container}/wait", params={"condition": condition}
+        ) as response:
+            text = await response.read()
+        if not text:
+            raise Failed(f"the docker engine at {self.endpoint} gave up waiting")
+        return json.loads(text)
 
     async def lines(
         self, method: str, path: str, *, data: bytes | AsyncIterator[bytes], **params: str | int
     ) -> AsyncIterator[Any]:
-        """A request that tells its progress, one JSON object per line."""
+        """A request that tells its progress, one JSON object per line, for as long as there is some."""
         async with self._response(method, path, data=data, params=params) as response:
             while line := await response.content.readline():
                 if line.strip():
@@ -108,7 +121,11 @@ class Api:
             params=params,
             headers={"Connection": "Upgrade", "Upgrade": "tcp"},
         )
-        response = await request.__aenter__()
+        try:
+            async with asyncio.timeout(ANSWER_S):  # what comes after the answer's head takes its time
+                response = await request.__aenter__()
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
         connection = response.connection
         if connection is None or connection.transport is None:
             response.close()
@@ -130,6 +147,7 @@ class Api:
         body: object = None,
         data: bytes | AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] = _ALONE,
+        within_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         import aiohttp
 
@@ -141,7 +159,7 @@ class Api:
                 params={name: str(value) for name, value in params.items()},
                 data=json.dumps(body) if body is not None else data,
                 headers={"Content-Type": content_type, **headers},
-                timeout=aiohttp.ClientTimeout(),
+                timeout=aiohttp.ClientTimeout(total=within_s),
             )
             if response.status >= 400:
                 raise Failed(_message(await response.read()), response.status)
@@ -158,6 +176,11 @@ class Api:
             )
         if isinstance(reason, FileNotFoundError | ConnectionRefusedError):
             return Failed(f"no docker engine answers at {self.endpoint}; {_START_THE_ENGINE}")
+        if isinstance(reason, TimeoutError):
+            return Failed(
+                f"the docker engine at {self.endpoint} did not answer within {ANSWER_S:.0f} s; look at its "
+                "own log, and restart it if it hangs"
+            )
         return Failed(f"the docker engine at {self.endpoint} went away: {error or type(error).__name__}")
 
     @property

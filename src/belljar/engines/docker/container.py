@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from belljar.engines import seccomp
-from belljar.engines.jail import mounts
-from belljar.engines.jail.cgroup import CPU_PERIOD_US, limits_for
+from belljar.engines import kernelfs, seccomp
+from belljar.engines.cgroup import CPU_PERIOD_US, limits_for
 from belljar.errors import PostureMismatch
 from belljar.models import Limits
 
@@ -129,7 +128,7 @@ def forced(
             "MaskedPaths": [
                 *_HIDDEN,
                 *([] if terminals else [TERMINALS]),
-                *(f"/proc/{name}" for name in mounts.HIDDEN_IN_PROC),
+                *(f"/proc/{name}" for name in kernelfs.HIDDEN_IN_PROC),
             ],
             "ReadonlyPaths": [f"/proc/{name}" for name in _READ_ONLY_IN_PROC],
             "Memory": wanted["memory"],
@@ -252,7 +251,7 @@ def _terminals(labels: Mapping[str, str]) -> dict[str, Any]:
         "Type": "volume",
         "Target": TERMINALS,
         "ReadOnly": False,
-        "VolumeOptions": _volume("devpts", f"nosuid,noexec,{mounts.TERMINALS}", labels),
+        "VolumeOptions": _volume("devpts", f"nosuid,noexec,{kernelfs.TERMINALS}", labels),
     }
 
 

@@ -37,7 +37,8 @@ from belljar.engines.docker.plain import PlainJar
 from belljar.engines.docker.running import Container, host_namespaces, lacks
 from belljar.engines.environment import TYPESCRIPT, WARM, environment
 from belljar.engines.following import PATIENCE_S
-from belljar.engines.link import GuestJar, Link, put
+from belljar.engines.guestjar import GuestJar
+from belljar.engines.link import Link, put
 from belljar.engines.tunnels import NO_WAY_OUT, WayOut
 from belljar.errors import BelljarError, EngineUnavailable, GrantNotEnforceable
 from belljar.guest import bundle
@@ -186,7 +187,7 @@ class DockerEngine:
     async def left_behind(self) -> list[str]:
         """Remove what nobody needs any more: of processes that are gone, and of this engine's lost jars."""
         api = await self._ready()
-        return await labels.left_behind(api, engine=self._token, living=frozenset(self._living))
+        return await labels.left_behind(api, engine=self._token, living=self._living)
 
     # Making a jar
 
@@ -406,9 +407,12 @@ class DockerEngine:
         """Of the images that languages have; None where there is no such image."""
         found: dict[str, str | None] = {}
         for name in (self._image, *self._languages.values()):
-            found[name] = None
-            with suppress(EngineUnavailable):
+            try:
                 found[name] = (await images.find(api, name)).id
+            except Failed:
+                raise
+            except EngineUnavailable:
+                found[name] = None
         return found
 
     async def _check_image(self, api: Api) -> Check:

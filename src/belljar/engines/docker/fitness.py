@@ -7,7 +7,7 @@ import json
 from belljar.engines import ENGINES, Choice
 from belljar.engines.base import Check, Command, Probe
 from belljar.engines.docker.engine import DockerEngine
-from belljar.engines.link import GuestJar
+from belljar.engines.guestjar import GuestJar
 from belljar.errors import BadRequest, BelljarError
 from belljar.models import Grant, Output, Stream
 

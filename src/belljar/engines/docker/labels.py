@@ -7,6 +7,7 @@ import json
 import logging
 import platform
 import re
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,13 +33,16 @@ def for_jar(engine: str, jar: str) -> dict[str, str]:
     return {**named, HOME: node} if is_home else named
 
 
-async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = frozenset()) -> list[str]:
+async def left_behind(api: Api, *, engine: str = "", living: Container[str] = ()) -> list[str]:
     """Remove what processes that are gone have left, and what is of `engine` but of no living jar.
 
-    Returns what was removed.
+    Returns what was removed. `living` is asked when all is listed: whatever is on a list and not of the
+    living by then was there before, and has lost its jar. The same goes for homes.
     """
     removed = []
     wanted = json.dumps({"label": [EPOCH]})
+    containers = await api.ask("GET", "containers/json", all=1, filters=wanted)
+    volumes = (await api.ask("GET", "volumes", filters=wanted))["Volumes"] or ()
     homes = {container["Id"][:12] for container in await api.ask("GET", "containers/json")}
 
     def is_left(of: dict[str, str]) -> bool:
@@ -46,7 +50,7 @@ async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = fr
             return of.get(JAR) not in living
         return of.get(HOME, "") not in {"", *homes} or not is_alive(of.get(EPOCH, ""))
 
-    for container in await api.ask("GET", "containers/json", all=1, filters=wanted):
+    for container in containers:
         if is_left(container["Labels"]):
             what = f"container {container['Names'][0].lstrip('/')}"
             try:
@@ -56,7 +60,7 @@ async def left_behind(api: Api, *, engine: str = "", living: frozenset[str] = fr
                 logger.warning("%s cannot be removed; docker does not answer for it", what)
             else:
                 removed.append(what)
-    for volume in (await api.ask("GET", "volumes", filters=wanted))["Volumes"] or ():
+    for volume in volumes:
         if is_left(volume["Labels"]):
             with suppress(Failed):  # that container may hold it
                 await remove_volume(api, volume["Name"])
@@ -85,7 +89,7 @@ async def remove_volume(api: Api, name: str) -> None:
 
 async def until_gone(api: Api, container: str) -> None:
     try:
-        answer = await api.ask("POST", f"containers/{container}/wait", condition="removed")
+        answer = await api.wait(container, "removed")
     except Failed as error:
         if error.status != 404:
             raise

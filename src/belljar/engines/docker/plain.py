@@ -21,7 +21,7 @@ from belljar.engines.base import WORK, Area, Collected, Command
 from belljar.engines.docker.api import Failed
 from belljar.engines.docker.running import Container, lacks
 from belljar.engines.following import Following
-from belljar.engines.link import GuestJar
+from belljar.engines.guestjar import GuestJar
 from belljar.engines.watch import Push
 from belljar.errors import BelljarError, EngineUnavailable, PostureMismatch
 from belljar.guest import protocol
@@ -125,7 +125,11 @@ class PlainJar:
     async def _make_folder(self, folder: str) -> None:
         if folder != WORK:
             link = self._helper.link
-            await link.next(link.open("mkdir", area=Area.WORK.value, path=folder.removeprefix(f"{WORK}/")))
+            made = link.open("mkdir", area=Area.WORK.value, path=folder.removeprefix(f"{WORK}/"))
+            try:
+                await link.answer(made)
+            except TimeoutError as error:
+                raise link.broken(error) from error
 
     async def _run(self, program: Program, container: Container, name: str) -> None:
         """From the start to the end; the last frame says how it ended."""

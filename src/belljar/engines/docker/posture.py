@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from belljar.engines import inspection
+from belljar.engines.cgroup import Cgroup, Parents
 from belljar.engines.docker.container import TERMINALS
 from belljar.engines.inspection import SEALED, expect
-from belljar.engines.jail.cgroup import Cgroup, Parents
-from belljar.engines.jail.mounts import MAX_TERMINALS
+from belljar.engines.kernelfs import MAX_TERMINALS
 from belljar.errors import EngineUnavailable, PostureMismatch
 from belljar.models import canonical_json
 
@@ -67,7 +67,7 @@ def check(
     status = inspection.status(pid)
     for field, value in SEALED.items():
         expect(field, status.get(field), value)
-    uid, gid = (mapped(1000, Path(f"/proc/{pid}/{which}_map").read_text()) for which in ("uid", "gid"))
+    uid, gid = (mapped(1000, Path(f"/proc/{pid}/{which}_map").read_text("utf-8")) for which in ("uid", "gid"))
     expect("Uid", set(status["Uid"].split()), {str(uid)})
     expect("Gid", set(status["Gid"].split()), {str(gid)})
     expect("Groups", set(status["Groups"].split()) - {str(gid)}, set())
@@ -127,7 +127,7 @@ def _check_mounts(pid: int, expected: Collection[str]) -> None:
 def _hierarchies() -> dict[str, str]:
     """Where this machine has each cgroup controller mounted."""
     found = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         point = before.split()[4]

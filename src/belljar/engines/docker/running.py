@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any
 
 from belljar.engines import inspection
+from belljar.engines.cgroup import Cgroup, limits_for
 from belljar.engines.docker import labels, posture
 from belljar.engines.docker.api import Api, Failed
 from belljar.engines.docker.channel import Attached
 from belljar.engines.docker.container import WORKSPACE, check_readback, writable
-from belljar.engines.jail.cgroup import Cgroup, limits_for
 from belljar.errors import EngineUnavailable
 from belljar.models import Limits
 
@@ -80,12 +80,12 @@ class Container:
 
     async def wait(self) -> int:
         """Until it has run and is over; its exit code, 128 and more for a signal."""
-        answer = await self._api.ask("POST", f"containers/{self.id}/wait", condition="next-exit")
+        answer = await self._api.wait(self.id, "next-exit")
         return int(answer["StatusCode"])
 
     async def settle(self) -> None:
         """Until it is over: whether memory was what ended it, the engine alone knows for certain."""
-        await self._api.ask("POST", f"containers/{self.id}/wait", condition="not-running")
+        await self._api.wait(self.id, "not-running")
         state = (await self._api.ask("GET", f"containers/{self.id}/json"))["State"]
         if state["OOMKilled"] and not self._counted["oom_kills"]:
             self._counted = {**self._counted, "oom_kills": 1}
@@ -134,10 +134,9 @@ class Container:
     def counters(self) -> Mapping[str, int]:
         """What its cgroup has counted; when it is gone, what it had counted when it was last asked."""
         if self._cgroup is not None and self._folders:
-            with suppress(OSError):
-                counted = self._cgroup.counters()
-                if counted["cpu_us"]:
-                    self._counted = counted
+            counted = self._cgroup.counters()
+            told = self._counted["oom_kills"]  # perhaps by the engine
+            self._counted = {**counted, "oom_kills": max(told, counted["oom_kills"])}
         return self._counted
 
     def is_full(self) -> bool:

@@ -26,7 +26,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
         uid, gid = os.getuid(), os.getgid()
         sc.unshare(namespaces | sc.CLONE_NEWUSER)
         for file, text in (("setgroups", "deny"), ("gid_map", f"0 {gid} 1"), ("uid_map", f"0 {uid} 1")):
-            with open(f"/proc/self/{file}", "w") as map_file:
+            with open(f"/proc/self/{file}", "w", encoding="utf-8") as map_file:
                 map_file.write(text)
     child = os.fork()
     if child:

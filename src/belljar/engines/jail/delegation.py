@@ -16,9 +16,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from belljar.engines.jail.cgroup import V2_CONTROLLERS, Cgroup, Parents
+from belljar.engines.cgroup import V2_CONTROLLERS, Cgroup, Parents
 from belljar.processes import start_time
 
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""They pass, and say nothing about what this host can do."""
 _V1 = ("memory", "pids", "cpu", "cpuacct")
 _EPOCH = re.compile(r"belljar-(\d+)-(\d+)-[0-9a-f]+")
 
@@ -48,6 +50,8 @@ class Claim:
                 self.paths[controller] = path
         except OSError as error:
             self._stack.close()
+            if error.errno in SHORTAGES:
+                raise
             raise NoDelegation(f"{error.filename or base}: {error.strerror}") from error
 
     @property
@@ -63,7 +67,11 @@ class Claim:
 def claim(parent: str | None = None) -> Claim:
     """A place to make cgroups in; NoDelegation when memory, pids and cpu cannot all be limited."""
     return Claim(
-        _bases(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text(), parent)
+        _bases(
+            Path("/proc/self/mountinfo").read_text("utf-8"),
+            Path("/proc/self/cgroup").read_text("utf-8"),
+            parent,
+        )
     )
 
 
@@ -78,7 +86,7 @@ def _bases(mountinfo: str, membership: str, parent: str | None) -> dict[str, Pat
     available: list[str] = []
     if "v2" in mounts and not set(V2_CONTROLLERS) <= bases.keys():
         top = mounts["v2"].point
-        available = (top / "cgroup.controllers").read_text().split()
+        available = (top / "cgroup.controllers").read_text("utf-8").split()
         # Root may use the top of the tree; anyone else what was delegated, the own cgroup.
         its_own = "/" if os.getuid() == 0 else own.get("v2", "/")
         bases["v2"] = top if its_own == "/" and not parent else mounts["v2"].place(parent or its_own)
@@ -118,20 +126,20 @@ def _enable(path: Path, controllers: list[str]) -> None:
     for directory in (path.parent, path):
         control = directory / "cgroup.subtree_control"
         try:
-            control.write_text(wanted)
+            control.write_text(wanted, "ascii")
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise OSError(error.errno, error.strerror, str(control)) from error
             # Processes may be in leaves only, and we are one that is in the way.
             _step_aside(directory)
-            control.write_text(wanted)
+            control.write_text(wanted, "ascii")
 
 
 def _step_aside(directory: Path) -> None:
     leaf = directory / "service"
     leaf.mkdir(exist_ok=True)
-    for pid in (directory / "cgroup.procs").read_text().split():
-        (leaf / "cgroup.procs").write_text(pid)
+    for pid in (directory / "cgroup.procs").read_text("utf-8").split():
+        (leaf / "cgroup.procs").write_text(pid, "ascii")
 
 
 def _sweep(base: Path) -> None:

@@ -12,20 +12,22 @@ import secrets
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from belljar.engines import inspection
 from belljar.engines.base import Probe
+from belljar.engines.cgroup import Cgroup, limits_for
 from belljar.engines.environment import TYPESCRIPT, WARM, environment
+from belljar.engines.following import PATIENCE_S
+from belljar.engines.guestjar import GuestJar
 from belljar.engines.jail import posture, probe
-from belljar.engines.jail.cgroup import Cgroup, limits_for
-from belljar.engines.jail.delegation import Claim, NoDelegation, claim
+from belljar.engines.jail.delegation import SHORTAGES, Claim, NoDelegation, claim
 from belljar.engines.jail.launcher_process import LauncherProcess
 from belljar.engines.jail.trees import Tree, host_tree, rootfs_tree
 from belljar.engines.jail.uids import Uids
 from belljar.engines.jail.watchdog import Watchdog
-from belljar.engines.link import GuestJar
 from belljar.engines.tunnels import NO_WAY_OUT, WayOut
-from belljar.errors import EngineUnavailable, GrantNotEnforceable
+from belljar.errors import BadRequest, EngineUnavailable, GrantNotEnforceable
 from belljar.models import Grant, Language
 
 _WEAKER = {"memory": "rlimit and watchdog", "pids": "rlimit", "cpu": "affinity"}
@@ -69,17 +71,17 @@ class JailEngine:
         return self._interpreters
 
     async def fit(self, grant: Grant, language: Language | None) -> Grant:
+        if (fault := _too_small(grant)) is not None:
+            limit, why = fault
+            raise BadRequest(why, field=f"limits.{limit}")
         return grant  # it has no images
 
     async def create(self, grant: Grant) -> GuestJar:
         if grant.network.enabled and self._way_out is None:
             raise GrantNotEnforceable(NO_WAY_OUT, field="network")
-        for limit, least in _LEAST.items():
-            granted = getattr(grant.limits, limit)
-            if granted < least:
-                raise GrantNotEnforceable(
-                    f"{limit} is {granted}, but a jar takes {least} for itself; grant more", field=limit
-                )
+        if (fault := _too_small(grant)) is not None:
+            limit, why = fault
+            raise GrantNotEnforceable(why, field=limit)
         launcher = await self._ready_launcher()
         if self._claim is None and not grant.accept_weaker_limits:
             raise GrantNotEnforceable(
@@ -100,6 +102,7 @@ class JailEngine:
         if self._claim is not None:
             await asyncio.to_thread(self._claim.release)
             self._claim = None
+        self._no_cgroup = ""
         if self._uids is not None:
             self._uids.close()
             self._uids = None
@@ -112,14 +115,18 @@ class JailEngine:
 
     async def _open(self) -> LauncherProcess:
         self._forget_blank()
-        if self._uids is None:
-            self._uids = Uids(self._uid_base)
-            try:
-                self._claim = await asyncio.to_thread(claim, self._cgroup_parent)
-            except NoDelegation as reason:
-                self._no_cgroup = str(reason)
-        parents = self._claim.parents if self._claim else {}
-        return await LauncherProcess.start(self._tree, self._preload, parents, WARM)
+        try:
+            if self._uids is None:
+                self._uids = Uids(self._uid_base)
+            if self._claim is None and not self._no_cgroup:
+                try:
+                    self._claim = await asyncio.to_thread(claim, self._cgroup_parent)
+                except NoDelegation as reason:
+                    self._no_cgroup = str(reason)
+            parents = self._claim.parents if self._claim else {}
+            return await LauncherProcess.start(self._tree, self._preload, parents, WARM)
+        except OSError as error:
+            raise _refused(error) from error
 
     def _forget_blank(self) -> None:
         if self._blank is not None and self._uids is not None:
@@ -147,39 +154,46 @@ class JailEngine:
             "cpus": None if self._claim else math.ceil(limits.cpu_cores),
         }
         try:
-            link, pidfd, gone, timings = await launcher.make(name, order)
-        except BaseException:
+            link, pidfd, pid, gone, timings = await launcher.make(name, order)
+        except BaseException as error:
             self._uids.give_back(uid)
+            if isinstance(error, OSError):
+                raise _refused(error) from error
             raise
-        pid = _host_pid(pidfd)
         cgroup, watchdog = None, None
         if self._claim is not None:
             cgroup = Cgroup(self._claim.parents, name)
-            counters = cgroup.counters
         else:
-            watchdog = Watchdog(pid, limits.memory_mb << 20, lambda: link.open("signal", signal=9))
-            counters = watchdog.counters
+            watchdog = Watchdog(pid, limits.memory_mb << 20, lambda: link.let("signal", signal=9))
+
+        def counters() -> Mapping[str, int]:
+            if cgroup is not None:
+                return cgroup.remember(gone.result()) if gone.done() else cgroup.counters()
+            assert watchdog is not None
+            return watchdog.counters()
 
         def kill() -> None:
-            try:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            if pidfd >= 0:  # a clock may still ask when all is over, and the number be another's
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
         def kill_programs() -> None:
             if cgroup is not None:
-                cgroup.kill_all_but(pid)
+                with suppress(OSError):  # it may be gone; the guest is told as well
+                    cgroup.kill_all_but(pid)
 
         async def destroy() -> None:
+            nonlocal pidfd
             if watchdog is not None:
                 watchdog.close()
-            await gone.wait()
+            await asyncio.wait({gone})
             os.close(pidfd)
+            pidfd = -1
             self._jars.discard(jar)
             if self._uids is not None:
                 self._uids.give_back(uid)
 
-        jar = GuestJar(
+        jar = _Jail(
             grant,
             link,
             base_env={**self._tree.env, **environment(limits.cpu_cores)},
@@ -190,6 +204,7 @@ class JailEngine:
             destroy=destroy,
             timings=timings,
             way_out=self._way_out,
+            gone=gone,
         )
         self._jars.add(jar)
         try:
@@ -206,6 +221,8 @@ class JailEngine:
         except BaseException as error:
             await jar.destroy()
             if isinstance(error, OSError):
+                if error.errno in SHORTAGES:
+                    raise _refused(error) from error
                 raise EngineUnavailable("the jar died before it could be checked") from error
             raise
         if self._blank is None and not launcher.dead:
@@ -220,6 +237,17 @@ class JailEngine:
         return f"jar-{secrets.token_hex(8)}", self._uids.take()
 
 
+class _Jail(GuestJar):
+    def __init__(self, *args: Any, gone: asyncio.Future[Mapping[str, int]], **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self._gone = gone
+
+    async def settle(self) -> None:
+        """Its cgroup may go at any moment; the launcher tells what it had counted to the end."""
+        self._kill()
+        await asyncio.wait({self._gone}, timeout=PATIENCE_S)
+
+
 def _interpreters(tree: Tree) -> Mapping[Language, tuple[str, ...]]:
     found: dict[Language, tuple[str, ...]] = {Language.PYTHON: (tree.python,)}
     if tree.has("bash"):
@@ -230,14 +258,22 @@ def _interpreters(tree: Tree) -> Mapping[Language, tuple[str, ...]]:
     return found
 
 
+def _too_small(grant: Grant) -> tuple[str, str] | None:
+    """A limit that no jar could live with, and why."""
+    for limit, least in _LEAST.items():
+        granted = getattr(grant.limits, limit)
+        if granted < least:
+            return limit, f"{limit} is {granted}, but a jar takes {least} for itself; grant more"
+    return None
+
+
 def _lives(opening: asyncio.Task[LauncherProcess]) -> bool:
     return not opening.cancelled() and opening.exception() is None and not opening.result().dead
 
 
-def _host_pid(pidfd: int) -> int:
-    """A pidfd's process as the host numbers it; the launcher's own number is of its namespace."""
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            if line.startswith("Pid:"):
-                return int(line.split()[1])
-    return -1  # it died already, which its check will find
+def _refused(error: OSError) -> EngineUnavailable:
+    what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    fix = "`belljar doctor` looks for the cause"
+    if error.errno in SHORTAGES:
+        fix = "let this service have more (open files, memory), or fewer runs at a time"
+    return EngineUnavailable(f"no jar could be made: {what}; {fix}")

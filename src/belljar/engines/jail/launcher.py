@@ -4,8 +4,9 @@ Theory of operation. Four processes, from the most to the least trusted:
 
     host       the service or the command line. Starts one launcher, talks to it over a socket of
                packets: "make a jar" with one end of a channel; "it is made" with a pidfd; "it is
-               gone". Never forks itself: it has threads and an event loop. It may also ask for a
-               blank ahead of time: a jar without limits, files or a channel, that waits for its order.
+               gone" with what its cgroup had counted. Never forks itself: it has threads and an event
+               loop. It may also ask for a blank ahead of time: a jar without limits, files or a channel,
+               that waits for its order.
     launcher   this program. Pid 1 of its own pid namespace, in a read-only tree with nothing of
                the host in it (`boot`, `rootfs`). Has preloaded modules and holds directories of
                the cgroup parents. Single-threaded, so that forking it is safe.
@@ -32,9 +33,9 @@ import sys
 import time
 from typing import Any, NamedTuple, NoReturn
 
+from belljar.engines.cgroup import Cgroup, Doors, Parents
 from belljar.engines.jail import mounts, network, privileges, userns
 from belljar.engines.jail import syscalls as sc
-from belljar.engines.jail.cgroup import Cgroup, Doors, Parents
 from belljar.guest import protocol
 from belljar.guest.agent import Agent
 
@@ -166,12 +167,12 @@ class Launcher:
 
     def _clean(self, name: str) -> None:
         cgroup = Cgroup(self._parents, name)
+        news = {"jar": name, "gone": "", "counted": cgroup.counters() if self._parents else {}}
         try:
             cgroup.remove()
         except OSError as error:
-            self._tell({"jar": name, "gone": f"cgroup is still in use: {error}"})
-        else:
-            self._tell({"jar": name, "gone": ""})
+            news["gone"] = f"cgroup is still in use: {error}"
+        self._tell(news)
 
     def _become_guest(self, orders: socket.socket, doors: Doors) -> NoReturn:
         """In the child; never returns."""

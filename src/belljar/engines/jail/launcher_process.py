@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import platform
@@ -11,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 from belljar.engines import seccomp
@@ -25,14 +26,16 @@ from belljar.guest import bundle
 START_S = 20.0
 """How long the launcher may take to come up, preloading included."""
 MAKE_S = 10.0
+_GONE = "the jail's launcher is gone"
 _MODULES = (
     "belljar.guest.bundle",
     *bundle.GUEST,
+    "belljar.engines.cgroup",
+    "belljar.engines.kernelfs",
     *(
         f"belljar.engines.jail.{name}"
         for name in (
             "syscalls",
-            "cgroup",
             "userns",
             "network",
             "mounts",
@@ -50,8 +53,10 @@ class Made(NamedTuple):
 
     link: Link
     pidfd: int
-    gone: asyncio.Event
-    """Set when the jar is dead and its cgroup removed."""
+    pid: int
+    """As the host numbers it; the launcher's own number is of its namespace."""
+    gone: asyncio.Future[Mapping[str, int]]
+    """Done when the jar is dead and its cgroup removed: what that had counted, empty if nobody can tell."""
     timings: dict[str, float]
 
 
@@ -60,7 +65,7 @@ class _Making:
     """What the launcher has said of one jar so far."""
 
     made: asyncio.Future[tuple[int, dict[str, float]]]
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Future[Mapping[str, int]]
 
 
 class LauncherProcess:
@@ -78,8 +83,6 @@ class LauncherProcess:
     async def start(
         cls, tree: Tree, preload: tuple[str, ...], parents: Mapping[str, int], env: Mapping[str, str]
     ) -> LauncherProcess:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        errors = tempfile.TemporaryFile()
         settings = {
             "tree": {
                 "rootfs": tree.rootfs,
@@ -88,29 +91,38 @@ class LauncherProcess:
                 "env": {**tree.env, **env},
             },
             "preload": preload,
-            "control": theirs.fileno(),
             "cgroups": dict(parents),
             "seccomp": seccomp.compile_profile(seccomp.load_profile(), platform.machine()),
         }
-        process = await asyncio.to_thread(_spawn, settings, theirs, list(parents.values()), errors)
-        theirs.close()
+        with ExitStack() as unless_started:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            unless_started.enter_context(ours)
+            with theirs:
+                errors = unless_started.enter_context(tempfile.TemporaryFile())
+                process = await asyncio.to_thread(_spawn, settings, theirs, list(parents.values()), errors)
+            unless_started.pop_all()
         launcher = cls(process, ours, errors)
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, launcher._hear)
         try:
             async with asyncio.timeout(START_S):
                 await launcher._ready
-        except TimeoutError:
+        except BaseException as error:
+            process.kill()  # while it preloads, it does not see its socket end
             await launcher.close()
-            raise EngineUnavailable(f"the jail's launcher did not start within {START_S:.0f} s") from None
-        except BaseException:
-            await launcher.close()
+            if isinstance(error, TimeoutError):
+                raise EngineUnavailable(
+                    f"the jail's launcher did not start within {START_S:.0f} s; what it preloads may hang"
+                ) from None
             raise
         return launcher
 
     async def make(self, name: str, order: Mapping[str, object]) -> Made:
-        making = self._making[name] = _Making(asyncio.get_running_loop().create_future())
+        if self.dead:
+            raise EngineUnavailable(_GONE)
         ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        making = self._making[name] = _Making(loop.create_future(), loop.create_future())
         link = Link()
         SocketTransport(ours, link)
         try:
@@ -120,17 +132,18 @@ class LauncherProcess:
                 note = (await link.next(0)).json()
             if "ready" not in note:
                 raise EngineUnavailable(f"the jar could not be sealed: {note.get('failed')}")
+            pid = _host_pid(pidfd)
         except BaseException as error:
             theirs.close()
             link.close()  # the guest ends with its channel
-            await making.gone.wait()
+            await asyncio.wait({making.gone})
             # Asked of the future: a caller may be cancelled when it is there, but not yet in our hands.
             if making.made.done() and not making.made.cancelled() and making.made.exception() is None:
                 os.close(making.made.result()[0])
             if isinstance(error, TimeoutError):
                 raise EngineUnavailable(f"no jar could be made within {MAKE_S:.0f} s") from None
             raise
-        return Made(link, pidfd, making.gone, {**timings, **note["ready"]})
+        return Made(link, pidfd, pid, making.gone, {**timings, **note["ready"]})
 
     async def _send(self, message: bytes, channel: socket.socket) -> None:
         with channel:
@@ -142,7 +155,7 @@ class LauncherProcess:
                     await asyncio.sleep(0.001)
                 except OSError as error:
                     self._lose(f"it cannot be reached: {error.strerror}")
-        raise EngineUnavailable("the jail's launcher is gone")
+        raise EngineUnavailable(_GONE)
 
     def fork_ahead(self, name: str, uid: int) -> None:
         """Have a blank ready under that name. If it fails, `make` will, and say why."""
@@ -173,11 +186,14 @@ class LauncherProcess:
         if making is None:  # a blank that nobody asked for yet
             return
         if "made" in news and not making.made.done():
-            making.made.set_result((fds[0], news["made"]))
+            if fds:
+                making.made.set_result((fds[0], news["made"]))
+            else:  # the kernel had no number for it
+                _fail(making.made, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         elif "failed" in news and not making.made.done():
             making.made.set_exception(EngineUnavailable(f"no jar could be made: {news['failed']}"))
         elif "gone" in news:
-            making.gone.set()
+            making.gone.set_result(news["counted"])
             del self._making[news["jar"]]
         else:
             for fd in fds:
@@ -193,7 +209,7 @@ class LauncherProcess:
         _fail(self._ready, error)
         for making in self._making.values():
             _fail(making.made, error)
-            making.gone.set()
+            making.gone.set_result({})
         self._making.clear()
 
     def _last_words(self) -> str:
@@ -209,7 +225,7 @@ def _spawn(
     fd = os.memfd_create("belljar", 0)
     try:
         with open(fd, "wb", closefd=False) as file:
-            file.write(bundle.pack(_MODULES, {**settings, "bundle": fd}))
+            file.write(bundle.pack(_MODULES, {**settings, "control": control.fileno(), "bundle": fd}))
         os.lseek(fd, 0, os.SEEK_SET)
         return subprocess.Popen(
             bundle.command(sys.executable, fd, "belljar.engines.jail.boot", "-I", "-S"),
@@ -224,7 +240,15 @@ def _spawn(
         os.close(fd)
 
 
-def _fail(future: asyncio.Future[Any], error: EngineUnavailable) -> None:
+def _host_pid(pidfd: int) -> int:
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+    return -1  # it died already, which its check will find
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()  # seen: nobody may be waiting for it

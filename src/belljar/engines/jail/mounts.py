@@ -10,41 +10,20 @@ from __future__ import annotations
 import os
 
 from belljar.engines.jail import syscalls as sc
+from belljar.engines.kernelfs import HIDDEN_IN_PROC, TERMINALS
 
 WORKSPACE = "/workspace"
 AREAS = ("inputs", "work", "artifacts")
 
-MAX_TERMINALS = 32
-TERMINALS = f"newinstance,ptmxmode=0666,mode=0600,max={MAX_TERMINALS}"
-
 _GUARDED = sc.MS_NOSUID | sc.MS_NODEV
 _NO_PROGRAMS = _GUARDED | sc.MS_NOEXEC
 
-# Read by anyone, or a way to press the host's buttons. Files get /dev/null over them, folders /run.
-HIDDEN_IN_PROC = (
-    "acpi",
-    "asound",
-    "bus",
-    "cmdline",
-    "driver",
-    "fs",
-    "interrupts",
-    "irq",
-    "kallsyms",
-    "kcore",
-    "key-users",
-    "keys",
-    "latency_stats",
-    "sched_debug",
-    "scsi",
-    "sys/kernel/random/boot_id",
-    "sysrq-trigger",
-    "timer_list",
-)
-
 
 def masks() -> list[tuple[str, str]]:
-    """What is hidden and what with, of what this kernel has: found once, mounted in every jar."""
+    """What is hidden and what with, of what this kernel has: found once, mounted in every jar.
+
+    Files get /dev/null over them, folders /run.
+    """
     paths = [f"/proc/{name}" for name in HIDDEN_IN_PROC]
     return [("/run" if os.path.isdir(path) else "/dev/null", path) for path in paths if os.path.exists(path)]
 

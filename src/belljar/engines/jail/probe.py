@@ -1,38 +1,71 @@
 """What this host can enforce: feeds `belljar doctor` and the refusal of what cannot be held.
 
-Each check tries the real thing in a child process where it can; reading a setting only tells what
-somebody meant.
+Each check tries the real thing where it can; reading a setting only tells what somebody meant.
+`experiments` does what needs a process of its own.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import platform
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from belljar.engines.base import Check, Probe
-from belljar.engines.jail import syscalls as sc
 from belljar.engines.jail.delegation import NoDelegation, claim
 from belljar.engines.syscall_numbers import ARCHITECTURES
+from belljar.guest import bundle
 
 KERNEL = (5, 12)
 """mount_setattr; the newest thing we cannot do without."""
+EXPERIMENTS_S = 30.0
+"""How long the experiments may take, all together and with a Python that starts."""
+_EXPERIMENTS = "belljar.engines.jail.experiments"
 
 
 def probe(cgroup_parent: str | None = None) -> Probe:
+    failed = _experiment()
     return Probe(
         "jail",
         (
             _system(),
             _kernel(),
-            _user_namespaces(),
-            _proc(),
-            _seccomp(),
+            _user_namespaces(failed["user_namespaces"]),
+            _proc(failed["proc"]),
+            _seccomp(failed["seccomp"]),
             _cgroups(cgroup_parent),
         ),
     )
+
+
+def _experiment() -> Mapping[str, str | None]:
+    """What went wrong with each, None where nothing did."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", bundle.start("sys.stdin.buffer"), _EXPERIMENTS],
+            input=bundle.pack(("belljar.engines.jail.syscalls", _EXPERIMENTS), {}),
+            capture_output=True,
+            timeout=EXPERIMENTS_S,
+            check=True,
+            env={},
+            cwd="/",
+        )
+        failed: dict[str, str | None] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return dict.fromkeys(("user_namespaces", "proc", "seccomp"), f"it could not be tried: {_why(error)}")
+    return failed
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"the experiments did not end within {EXPERIMENTS_S:.0f} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        last_words = error.stderr.decode("utf-8", "replace").splitlines()[-1:]
+        return "; ".join((f"the experiments ended with {error.returncode}", *last_words))
+    return str(error)
 
 
 def _system() -> Check:
@@ -55,16 +88,7 @@ def _kernel() -> Check:
     )
 
 
-def _user_namespaces() -> Check:
-    namespaces = (
-        sc.CLONE_NEWUSER
-        | sc.CLONE_NEWNS
-        | sc.CLONE_NEWPID
-        | sc.CLONE_NEWNET
-        | sc.CLONE_NEWIPC
-        | sc.CLONE_NEWUTS
-    )
-    error = _in_child(lambda: sc.unshare(namespaces))
+def _user_namespaces(error: str | None) -> Check:
     return Check(
         "user namespaces",
         error is None,
@@ -87,21 +111,7 @@ def _user_namespace_fix(setting: Callable[[str], str | None]) -> str:
     return "run on the host, or in a container that may make user namespaces"
 
 
-def _proc() -> Check:
-    def mount_fresh() -> None:
-        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID)
-        child = os.fork()
-        if child == 0:
-            try:
-                sc.mount("proc", "/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
-                os._exit(0)
-            except OSError as error:
-                os._exit(error.errno or 1)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status:
-            raise OSError(status, os.strerror(status))
-
-    error = _in_child(mount_fresh)
+def _proc(error: str | None) -> Check:
     return Check(
         "own /proc",
         error is None,
@@ -110,13 +120,7 @@ def _proc() -> Check:
     )
 
 
-def _seccomp() -> Check:
-    # BPF: return ALLOW
-    def install() -> None:
-        sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
-        sc.install_seccomp(b"\x06\x00\x00\x00\x00\x00\xff\x7f")
-
-    error = _in_child(install)
+def _seccomp(error: str | None) -> Check:
     return Check(
         "seccomp filter",
         error is None,
@@ -128,7 +132,7 @@ def _seccomp() -> Check:
 def _cgroups(parent: str | None) -> Check:
     try:
         held = claim(parent)
-    except NoDelegation as reason:
+    except (NoDelegation, OSError) as reason:
         return Check(
             "cgroup",
             False,
@@ -144,28 +148,6 @@ def _cgroups(parent: str | None) -> Check:
 
 def _setting(name: str) -> str | None:
     try:
-        return Path("/proc/sys", name).read_text().strip()
+        return Path("/proc/sys", name).read_text("utf-8").strip()
     except OSError:
         return None
-
-
-def _in_child(attempt: Callable[[], None]) -> str | None:
-    """Try it where it cannot change us; what went wrong, or None. Only a child that says so has succeeded."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            attempt()
-            os.write(write, b"ok")
-        except BaseException as error:
-            text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            os.write(write, text.encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    try:
-        text = os.read(read, 1000).decode()
-    finally:
-        os.close(read)
-        os.waitpid(child, 0)
-    return None if text == "ok" else text or "the attempt was killed"

@@ -79,7 +79,7 @@ def _take_from_host(python_prefix: str | None) -> None:
         os.makedirs(os.path.dirname(f"{_STAGE}/etc/{name}"), exist_ok=True)
         _take(f"/etc/{name}", f"{_STAGE}/etc/{name}")
     for name, text in _ETC_TEXT.items():
-        with open(f"{_STAGE}/etc/{name}", "w") as file:
+        with open(f"{_STAGE}/etc/{name}", "w", encoding="utf-8") as file:
             file.write(text)
     os.symlink("/usr/share/zoneinfo/UTC", f"{_STAGE}/etc/localtime")
     if python_prefix is not None:

@@ -60,7 +60,7 @@ class Watchdog:
         self._pids = len(pids)
         self._pids_peak = max(self._pids_peak, self._pids)
         with suppress(OSError):
-            with open(f"/proc/{self._pid}/stat") as file:
+            with open(f"/proc/{self._pid}/stat", encoding="utf-8") as file:
                 fields = file.read().rpartition(")")[2].split()
             self._cpu_us = sum(map(int, fields[11:15])) * _TICK_US  # its own, and of what it has reaped
         return memory
@@ -68,18 +68,19 @@ class Watchdog:
 
 def _descendants(pid: int) -> Iterator[int]:
     """The process and all below it. An orphan's parent is the guest, so none is missed."""
-    yield pid
-    with suppress(OSError, ValueError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as file:
-                children = file.read().split()
-            for child in children:
-                yield from _descendants(int(child))
+    known = [pid]
+    while known:  # a loop: how deep a program forks is the program's choice
+        pid = known.pop()
+        yield pid
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/children", encoding="utf-8") as file:
+                    known += map(int, file.read().split())
 
 
 def _proportional_memory(pid: int) -> int:
     """What it shares with others, as forks do, counts in part for each."""
-    with suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+    with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
         for line in file:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) << 10

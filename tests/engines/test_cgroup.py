@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from belljar.engines.cgroup import CPU_PERIOD_US, Cgroup, limits_for
 from belljar.engines.jail import delegation
-from belljar.engines.jail.cgroup import CPU_PERIOD_US, Cgroup, limits_for
 
 SMALL = limits_for(32, 4, 0.5)
 
@@ -28,7 +28,7 @@ SMALL = limits_for(32, 4, 0.5)
 ENTER = """
 import os, signal, sys, time
 from belljar.engines.jail import syscalls
-from belljar.engines.jail.cgroup import Doors
+from belljar.engines.cgroup import Doors
 v2, *v1 = map(int, sys.argv[1].split())
 doors = Doors(None if v2 < 0 else v2, v1)
 child = syscalls.fork_into(0, doors.v2)
@@ -136,6 +136,29 @@ def test_too_much_memory_is_an_oom_kill_that_is_counted(cgroup: Cgroup, inhabita
     counted = cgroup.counters()
     assert counted["oom_kills"] == 1
     assert 16 << 20 < counted["memory_peak"] <= SMALL["memory"]
+
+
+def test_what_was_counted_is_still_known_when_the_cgroup_is_gone(
+    cgroup: Cgroup, inhabitants: Inhabitants
+) -> None:
+    _, process = inhabitants.start(cgroup, "bytearray(200 << 20)")
+    process.wait(timeout=20)
+    before = cgroup.counters()
+    cgroup.remove()
+    assert cgroup.counters() == {**before, "memory_now": 0, "pids_now": 0}
+    assert before["oom_kills"] == 1
+
+
+def test_a_cgroup_that_goes_while_it_is_read_counts_nothing(claimed: delegation.Claim) -> None:
+    class Going(Cgroup):
+        def _open(self, controller: str, file: str, flags: int) -> int:
+            fd = super()._open(controller, file, flags)
+            self.remove()
+            return fd
+
+    going = Going(claimed.parents, "jar-going")
+    going.create()
+    assert not any(going.counters().values())
 
 
 def test_files_in_memory_count_as_memory(cgroup: Cgroup, inhabitants: Inhabitants) -> None:

@@ -22,6 +22,7 @@ Parents = dict[str, int]
 
 CPU_PERIOD_US = 100_000
 V2_CONTROLLERS = ("cpu", "memory", "pids")
+_GROWING = ("memory_peak", "oom_kills", "cpu_us", "pids_peak", "pids_refused")
 
 
 class Doors(NamedTuple):
@@ -51,6 +52,7 @@ class Cgroup:
     def __init__(self, parents: Parents, name: str) -> None:
         self._parents = parents
         self._name = name
+        self._counted = dict.fromkeys(("memory_now", "pids_now", *_GROWING), 0)
 
     def create(self) -> None:
         for parent in self._parents.values():
@@ -98,7 +100,7 @@ class Cgroup:
         return Doors(v2, v1)
 
     def counters(self) -> dict[str, int]:
-        """What the kernel counted so far; a missing counter is 0."""
+        """What the kernel counted so far, also when the cgroup is gone since; a missing counter is 0."""
         if "memory" in self._parents:
             peak = self._number("memory", "memory.max_usage_in_bytes")
             now = self._number("memory", "memory.usage_in_bytes")
@@ -111,15 +113,27 @@ class Cgroup:
             cpu_us = self._number("cpuacct", "cpuacct.usage") // 1000
         else:
             cpu_us = self._field("v2", "cpu.stat", "usage_usec")
-        return {
-            "memory_now": now,
-            "memory_peak": peak,
-            "oom_kills": oom_kills,
-            "cpu_us": cpu_us,
-            "pids_now": self._number(self._home("pids"), "pids.current"),
-            "pids_peak": self._number(self._home("pids"), "pids.peak"),
-            "pids_refused": self._field(self._home("pids"), "pids.events", "max"),
+        return self.remember(
+            {
+                "memory_now": now,
+                "memory_peak": peak,
+                "oom_kills": oom_kills,
+                "cpu_us": cpu_us,
+                "pids_now": self._number(self._home("pids"), "pids.current"),
+                "pids_peak": self._number(self._home("pids"), "pids.peak"),
+                "pids_refused": self._field(self._home("pids"), "pids.events", "max"),
+            }
+        )
+
+    def remember(self, counted: Mapping[str, int]) -> dict[str, int]:
+        """With what was known: less than that was read while the cgroup went away, tree by tree."""
+        known = self._counted
+        self._counted = {
+            **known,
+            **counted,
+            **{name: max(known[name], counted.get(name, 0)) for name in _GROWING},
         }
+        return self._counted
 
     def kill_all_but(self, spared: int) -> None:
         """SIGKILL to everything in it but one process, without any help from inside.
@@ -206,13 +220,13 @@ class Cgroup:
     def _number(self, controller: str, file: str) -> int:
         try:
             return int(self._read(controller, file))
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return 0
 
     def _field(self, controller: str, file: str, name: str) -> int:
         try:
             fields = dict(line.split() for line in self._read(controller, file).splitlines())
-        except FileNotFoundError:
+        except OSError:  # ENODEV, where it went between opening and reading
             return 0
         return int(fields.get(name, 0))
 
