@@ -266,6 +266,32 @@ def test_xdg_data_home_is_where_the_data_is(machine: Machine) -> None:
     assert machine.load({"XDG_DATA_HOME": "/data"}).data_dir == Path("/data/belljar")
 
 
+@pytest.mark.parametrize(
+    ("environ", "traced"),
+    [
+        pytest.param({}, False, id="nothing"),
+        pytest.param({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True, id="endpoint"),
+        pytest.param({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, True, id="of-traces"),
+        pytest.param({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False, id="empty"),
+        pytest.param({"OTEL_SERVICE_NAME": "s"}, False, id="only-a-name"),
+        pytest.param(
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "TRUE"},
+            False,
+            id="disabled",
+        ),
+        pytest.param(
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"},
+            False,
+            id="no-exporter",
+        ),
+    ],
+)
+def test_there_are_traces_where_opentelemetrys_variables_say_where_to(
+    machine: Machine, environ: dict[str, str], traced: bool
+) -> None:
+    assert machine.load(environ).traced is traced
+
+
 def test_a_path_in_a_file_is_relative_to_the_file(machine: Machine) -> None:
     machine.user_file.write_text("sandbox.policy: policy.yaml")
     assert machine.load().policy == machine.user_file.parent / "policy.yaml"

@@ -40,6 +40,7 @@ __all__ = ["SETTINGS", "Config", "Layer", "Source", "limits_from", "load", "load
 MACHINE_FILE = Path("/etc/belljar/config.yaml")
 PROJECT_FILE = ".belljar/config.yaml"
 
+_TRACES_TO = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _BY_ENV = {setting.env: setting for setting in SETTINGS}
 
 Given = tuple[Setting, object, Source]
@@ -84,12 +85,21 @@ def load(
             _check_narrower(setting, value, values[setting.attribute], source, user_file)
         values[setting.attribute] = value
         sources[setting.key] = source
-    return Config(**values, sources=sources)
+    return Config(**values, traced=_traced(environ), sources=sources)
 
 
 def _xdg(environ: Mapping[str, str], name: str, default: Path) -> Path:
     given = Path(environ.get(name, ""))
     return given if given.is_absolute() else default  # the specification says to ignore a relative one
+
+
+def _traced(environ: Mapping[str, str]) -> bool:
+    """Only whether; the SDK of OpenTelemetry reads its variables itself."""
+    off = (
+        environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+        or environ.get("OTEL_TRACES_EXPORTER") == "none"
+    )
+    return not off and any(map(environ.get, _TRACES_TO))
 
 
 def _project_file(cwd: Path, home: Path) -> Path | None:

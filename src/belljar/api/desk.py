@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from belljar.engines.base import Probe
+from belljar.engines import ENGINES
+from belljar.engines.base import Check, Probe
 from belljar.errors import QueueFull
 from belljar.service import Service
+from belljar.wiring import choice_for
 
 __all__ = ["Desk", "Intake", "Patience"]
 
@@ -33,7 +36,9 @@ class Patience:
     heartbeat_s: float = 15.0
     """Longest silence of an event stream."""
     probe_s: float = 5.0
-    """How long what an engine's probe found is repeated."""
+    """How long what the engines' probes found is repeated."""
+    probing_s: float = 3.0
+    """An engine that has not said by then what it can do is none that can be used."""
     elsewhere_s: float = 30.0
     """For a run that another process of the service has taken."""
 
@@ -66,12 +71,34 @@ class Desk:
         self.intake = Intake(BODIES_IN_MEMORY * self.max_body_bytes)
         self.admission = asyncio.Semaphore(ADMITTED_AT_ONCE)
         self._probing = asyncio.Lock()
-        self._probed: tuple[float, Probe] | None = None
+        self._probed: list[Probe] = []
+        self._probe_again_at = 0.0
 
-    async def probe(self) -> Probe:
-        """Of the engine; not anew for every caller, because it takes its time."""
+    async def probes(self) -> list[Probe]:
+        """Of every engine, that in use first; not anew for every caller, because it takes its time."""
+        clock = asyncio.get_running_loop().time
         async with self._probing:
-            now = asyncio.get_running_loop().time()
-            if self._probed is None or now > self._probed[0] + self.patience.probe_s:
-                self._probed = (now, await self.service.engine.probe())
-            return self._probed[1]
+            if not self._probed or clock() > self._probe_again_at:
+                own = self.service.engine
+                others = (self._other(name) for name in ENGINES if name != own.name)
+                self._probed = await asyncio.gather(self._in_time(own.name, own.probe()), *others)
+                self._probe_again_at = clock() + self.patience.probe_s
+            return self._probed
+
+    async def _other(self, name: str) -> Probe:
+        """Of an engine that nothing runs on: whatever ails it is found, and no fault of ours."""
+        try:
+            return await self._in_time(name, ENGINES[name](choice_for(self.service.config)).probe())
+        except Exception as error:
+            return _unusable(name, str(error) or type(error).__name__)
+
+    async def _in_time(self, name: str, probing: Awaitable[Probe]) -> Probe:
+        try:
+            async with asyncio.timeout(self.patience.probing_s):
+                return await probing
+        except TimeoutError:
+            return _unusable(name, f"it did not answer within {self.patience.probing_s:g} s")
+
+
+def _unusable(name: str, what: str) -> Probe:
+    return Probe(name, (Check("engine", False, what, "`belljar doctor` looks at it without haste"),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shutil
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -29,19 +30,19 @@ async def alive(call: Call) -> Response:
 
 async def sandbox(call: Call) -> Response:
     service = call.service
-    probe = await call.desk.probe()
+    probes = await call.desk.probes()
     writable = await asyncio.to_thread(os.access, service.workspace.root, os.W_OK)
     turns = service.lifecycle.turns
     mode = service.config.runtime_mode
     answer: dict[str, Any] = {
-        "status": "ok" if probe.usable and writable else "degraded",
+        "status": "ok" if probes[0].usable and writable else "degraded",
         "version": __version__,
         "runtime_mode": detect_environment(sys.platform, platform.release())
         if mode is RuntimeMode.AUTO
         else mode,
         "workspace_writable": writable,
         "engine": service.engine.name,
-        "engines": [_engine(probe, operator=call.is_operator)],
+        "engines": [_engine(probe, operator=call.is_operator) for probe in probes],
         "pool": asdict(service.engine.state),
         "sessions": len(service.sessions.all_open),
         "running": turns.running,
@@ -50,7 +51,13 @@ async def sandbox(call: Call) -> Response:
         "max_queued_execs": service.config.max_queued_execs,
     }
     if call.is_operator:
-        answer["workspace_root_native"] = str(service.workspace.root)
+        docker = next((probe.about for probe in probes if probe.engine == "docker"), {})
+        answer |= {
+            "workspace_root_native": str(service.workspace.root),
+            "docker_cli_path": await asyncio.to_thread(shutil.which, "docker"),
+            "docker_version": docker.get("docker_version"),
+            "docker_context": docker.get("docker_context"),
+        }
     return json_answer(answer)
 
 
@@ -71,7 +78,9 @@ async def metrics(call: Call) -> Response:
 
 async def audit(call: Call) -> Response:
     service = call.service
-    faults = await verify_chain(
+    walked = await verify_chain(
         service.store, service.signer.public_key, left_behind=service.workspace.digests
     )
-    return json_answer({"ok": not faults, "faults": [asdict(fault) for fault in faults]})
+    faults = [asdict(fault) for fault in walked.faults]
+    notes = [note._asdict() for note in walked.notes]
+    return json_answer({"ok": not faults, "receipts": walked.receipts, "faults": faults, "notes": notes})

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from belljar.execution.lifecycle import Lifecycle
 from belljar.execution.live import LiveRun
 from belljar.execution.sessions import Sessions
+from belljar.execution.upkeep import kept_up
 from belljar.metrics import Metrics
 from belljar.models import Limits
 
@@ -34,21 +35,21 @@ class Alert(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Of one jar, as it was when it was last looked at."""
+    """Of one jar, as it was when it was last looked at. The names are seed 003's."""
 
     kind: str
     """`run` or `session`."""
     id: str
     project_id: str
-    cpu_percent: float
+    cpu_usage_percent: float
     """100 is one core."""
     cpu_cores: float
-    memory_mb: float
+    memory_usage_mb: float
     memory_limit_mb: int
-    pids: int
+    pids_current: int
     pids_limit: int
-    network_sent: int
-    network_received: int
+    network_tx_bytes: int
+    network_rx_bytes: int
     alerts: tuple[Alert, ...]
 
 
@@ -90,9 +91,7 @@ class Sampler:
 
     async def watch(self) -> None:
         """Until it is cancelled."""
-        while True:
-            await asyncio.sleep(self._every_s)
-            await self.look()
+        await kept_up("the look at what jars take", self.look, every_s=self._every_s)
 
     async def look(self) -> None:
         places = list(self._places())
@@ -138,14 +137,14 @@ class Sampler:
             kind=place.kind,
             id=place.id,
             project_id=place.project_id,
-            cpu_percent=round(100 * cores, 1),
+            cpu_usage_percent=round(100 * cores, 1),
             cpu_cores=limits.cpu_cores,
-            memory_mb=round(memory / (1 << 20), 1),
+            memory_usage_mb=round(memory / (1 << 20), 1),
             memory_limit_mb=limits.memory_mb,
-            pids=max(0, counted.get("pids_now", 1) - 1),  # without the guest
+            pids_current=max(0, counted.get("pids_now", 1) - 1),  # without the guest
             pids_limit=limits.pids,
-            network_sent=counted.get("network_sent", 0),
-            network_received=counted.get("network_received", 0),
+            network_tx_bytes=counted.get("network_sent", 0),
+            network_rx_bytes=counted.get("network_received", 0),
             alerts=raised,
         )
         for alert in set(raised) - set(track.alerts):
@@ -166,5 +165,5 @@ def _counted(place: _Place) -> Mapping[str, int] | None:
 
 def _alert(alert: Alert, usage: Usage) -> dict[str, Any]:
     if alert is Alert.CPU:
-        return {"resource": alert, "percent": usage.cpu_percent, "cores": usage.cpu_cores}
-    return {"resource": alert, "memory_mb": usage.memory_mb, "limit_mb": usage.memory_limit_mb}
+        return {"resource": alert, "percent": usage.cpu_usage_percent, "cores": usage.cpu_cores}
+    return {"resource": alert, "memory_mb": usage.memory_usage_mb, "limit_mb": usage.memory_limit_mb}
