@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from belljar.service import Service
 from belljar.tokens import Role
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import httpx2
     from tests.api.conftest import Opening
 
@@ -135,7 +138,7 @@ async def test_overrides_narrow_and_the_record_says_who_set_what(shared: httpx2.
         pytest.param(python("1", inputs=[{"path": "../x", "content_b64": ""}]), "inputs", id="input up"),
         pytest.param(python("1", policy_overrides={"netwrok": 1}), "netwrok", id="unknown override"),
         pytest.param(python("1", policy_overrides=[]), "policy_overrides", id="overrides"),
-        pytest.param({"exec": {"kind": "python", "cwd": "/etc"}}, "working_dir", id="cwd"),
+        pytest.param({"exec": {"kind": "python", "cwd": "/etc"}}, "exec.cwd", id="cwd"),
     ],
 )
 async def test_a_bad_exec_names_the_field(shared: httpx2.AsyncClient, body: Any, field: str) -> None:
@@ -158,6 +161,99 @@ async def test_a_shell_command_is_run_by_bash(open_service: Opening) -> None:
     assert (body["cmd"], seeded["stdout"]) == ("bash", "42\n")
 
 
+ONLY_LS = """
+policies:
+  tools:
+    shell_exec: {allowed_commands: [ls]}
+    code_run: {max_memory: 64MB}
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param({"kind": "shell", "command": "ls"}, id="script"),
+        pytest.param({"kind": "shell", "command": "ls $1", "args": ["/"]}, id="script with arguments"),
+        pytest.param({"kind": "shell", "command": "bash", "args": ["-lc", "ls"]}, id="said in full"),
+        pytest.param({"kind": "python", "command": "print(1)"}, id="python"),
+    ],
+)
+async def test_a_list_of_commands_is_for_what_the_caller_says(
+    open_service: Opening, tmp_path: Path, program: dict[str, Any]
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(ONLY_LS)
+    async with open_service(JailEngine(), policy=policy) as service, client_of(service) as http:
+        answer = await http.post(EXECS, json={"exec": program})
+        assert (answer.status_code, answer.json()["exit_code"]) == (200, 0), answer.text
+        for more in ({"command": "curl x"}, {"args": ["-c", "curl x"]}, {"args": ["x.sh"]}):
+            refused = await http.post(EXECS, json={"exec": {"kind": "shell", **more}})
+            assert (refused.status_code, code_of(refused)) == (403, "COMMAND_NOT_ALLOWED")
+
+
+@pytest.mark.parametrize(
+    ("program", "tool", "memory_mb"),
+    [
+        pytest.param({"kind": "python", "command": "1"}, "code_run", 64, id="python"),
+        pytest.param({"kind": "python", "args": ["x.py"]}, "code_run", 64, id="python with arguments"),
+        pytest.param({"kind": "shell", "command": "ls"}, "shell_exec", 512, id="shell"),
+    ],
+)
+async def test_an_exec_is_a_run_of_a_tool(
+    open_service: Opening, tmp_path: Path, program: dict[str, Any], tool: str, memory_mb: int
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(ONLY_LS)
+    async with open_service(policy=policy) as service, client_of(service) as http:
+        body = (await http.post(EXECS, json={"exec": program})).json()
+    assert body["tool"] == tool
+    assert body["policy_snapshot"]["limits.memory_mb"]["value"] == memory_mb
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "args"),
+    [
+        pytest.param(
+            {"kind": "python", "command": "hello", "args": ["a"]}, "hello", ["-c", "a"], id="python"
+        ),
+        pytest.param({"kind": "python", "args": ["-c", "hello"]}, "hello", ["-c"], id="in its arguments"),
+        pytest.param({"kind": "shell", "command": "ls"}, "ls", ["-lc"], id="shell"),
+        pytest.param({"kind": "shell", "args": ["-c", "ls", "0"]}, "ls", ["-c", "0"], id="said in full"),
+    ],
+)
+async def test_the_program_of_an_exec_is_kept_as_code_and_not_among_its_arguments(
+    shared: httpx2.AsyncClient, program: dict[str, Any], code: str, args: list[str]
+) -> None:
+    body = (await shared.post(EXECS, json={"exec": program})).json()
+    told = (await shared.get(f"{EXECS}/{body['exec_id']}/code")).json()
+    assert (body["args"], told["code"]) == (args, code)
+    assert body["code_hash"] == told["code_hash"] == f"sha256:{hashlib.sha256(code.encode()).hexdigest()}"
+
+
+async def test_an_exec_for_a_skill_is_held_to_its_manifest(open_service: Opening, tmp_path: Path) -> None:
+    folder = tmp_path / "skills" / "text.count"
+    folder.mkdir(parents=True)
+    (folder / "main.py").write_text("")
+    manifest = {
+        "schema_version": "1",
+        "id": "text.count",
+        "name": "Count",
+        "description": "Counts.",
+        "interface": {"inputs": {"type": "object"}, "outputs": {"type": "object"}},
+        "runtime": {"kind": "docker", "entrypoint": ["python3", "main.py"]},
+        "limits": {"memory_mb": 32},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    async with open_service(skills_dir=tmp_path / "skills") as service, client_of(service) as http:
+        body = (await http.post(EXECS, json=python("1", skill_id="text.count"))).json()
+        asked = python("1", skill_id="text.count", policy_overrides={"memory_mb": 64})
+        more = await http.post(EXECS, json=asked)
+        unknown = await http.post(EXECS, json=python("1", skill_id="text.cuont"))
+    assert body["policy_snapshot"]["limits.memory_mb"] == {"value": 32, "layer": "skill:text.count"}
+    assert (more.status_code, code_of(more)) == (403, "POLICY_ESCALATION")
+    assert (unknown.status_code, unknown.json()["error"]["field"]) == (404, "skill_id")
+
+
 # Listing
 
 
@@ -173,8 +269,10 @@ async def test_runs_are_listed_newest_first_and_by_page(http: httpx2.AsyncClient
 
 async def test_the_list_is_filtered(http: httpx2.AsyncClient) -> None:
     before = datetime.now(UTC)
-    await http.post(EXECS, json=python("1", project_id="a", skill_id="s1", task_ref={"task_id": "t1"}))
-    await http.post(EXECS, json=python("2", project_id="b", skill_id="s2", task_ref={"task_id": "t2"}))
+    await http.post(
+        EXECS, json=python("1", project_id="a", skill_id="python.run", task_ref={"task_id": "t1"})
+    )
+    await http.post(EXECS, json=python("2", project_id="b", skill_id="shell.run", task_ref={"task_id": "t2"}))
     after = datetime.now(UTC) + timedelta(seconds=1)
 
     async def found(**asked: str) -> list[str]:
@@ -182,13 +280,13 @@ async def test_the_list_is_filtered(http: httpx2.AsyncClient) -> None:
 
     assert await found() == ["b", "a"]
     assert await found(task_id="t1") == ["a"]
-    assert await found(skill_id="s2") == ["b"]
+    assert await found(skill_id="shell.run") == ["b"]
     assert await found(project_id="a") == ["a"]
     assert await found(status="finished") == ["b", "a"]
     assert await found(status="queued") == []
     assert await found(since=before.isoformat()) == ["b", "a"]
     assert await found(since=after.isoformat()) == []
-    assert await found(task_id="t1", skill_id="s2") == []
+    assert await found(task_id="t1", skill_id="shell.run") == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from belljar.errors import BadRequest, ImageNotAllowed, PolicyEscalation, ToolNotAllowed
 from belljar.models import Grant, Limits, NetworkRules, PatternRules, RiskTier
-from belljar.policy.decisions import PolicySet, decide
+from belljar.policy.decisions import PolicySet, decide, narrower
 from belljar.policy.layers import Layer, Policy
 from belljar.policy.limits import LIMITS
 from belljar.policy.roles import BUILT_IN, Role, Tool
@@ -340,3 +340,29 @@ def test_a_decision_as_data_is_what_json_gives_back() -> None:
     rows = {row["field"]: row for row in data["fields"]}
     assert (rows["limits.memory_mb"]["value"], rows["limits.memory_mb"]["layer"]) == (64, "request")
     assert rows["commands"]["value"] == data["grant"]["commands"] != []
+
+
+@given(policies=policy_sets(), role=st.sampled_from([None, "r"]))
+def test_what_two_tools_give_together_is_within_what_each_gives(
+    policies: PolicySet, role: str | None
+) -> None:
+    one, other = decide(policies, role=role, tool="code_run"), decide(policies, role=role, tool="t")
+    both = narrower(one, other)
+    for place, term in both.provenance.items():
+        if place.startswith("limits.") and place != "limits.idle_timeout_s":  # there, 0 is the widest
+            assert term.value == min(one.provenance[place].value, other.provenance[place].value)
+            assert term in (one.provenance[place], other.provenance[place])
+
+
+def test_two_tools_together_have_a_network_if_both_do_and_keep_all_rules() -> None:
+    rules = NetworkRules("tool:a", hosts=("a.example",))
+    more = NetworkRules("tool:b", hosts=("b.example",))
+    tools = {
+        "a": Tool("a", Policy(risk=RiskTier.LOW, network_access=True, network_rules=(rules,))),
+        "b": Tool("b", Policy(risk=RiskTier.LOW, network_access=True, network_rules=(more,))),
+        "c": Tool("c", Policy(risk=RiskTier.LOW)),
+    }
+    a, b, c = (decide(PolicySet(tools=tools), tool=name) for name in tools)
+    assert narrower(a, b).grant.network.enabled
+    assert set(narrower(a, b).grant.network.rules) == {rules, more}
+    assert not narrower(a, c).grant.network.enabled

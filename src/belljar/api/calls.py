@@ -19,8 +19,6 @@ from belljar.api.errors import WrongRequest
 from belljar.audit.records import ExecRecord
 from belljar.errors import BadRequest, Forbidden, LimitExceeded, NotFound
 from belljar.execution.workspace import check_project_id
-from belljar.flows.tools import tool_of
-from belljar.models import RunRequest
 from belljar.service import Service
 from belljar.tokens import Role, Token
 from belljar.wording import nearest, quoted
@@ -101,10 +99,6 @@ class Call(Request):
         if not self.caller.sees(check_project_id(project_id)):
             raise Forbidden("this token is not for that project", field="project_id")
         return project_id
-
-    def tool_for(self, request: RunRequest) -> str | None:
-        """The tool that a plain run is to a caller who has a role in policy; none to others."""
-        return None if self.caller.agent_role is None else tool_of(request)
 
     async def record(self, exec_id: str | None = None) -> ExecRecord:
         """Of the run that the path names. One that is not the caller's is as absent as none."""

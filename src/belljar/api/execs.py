@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from belljar import paths
 from belljar.api.answers import exec_view, json_answer, page_row, pending_view
 from belljar.api.bodies import Body, Id, Text
 from belljar.api.calls import Call
@@ -18,9 +19,10 @@ from belljar.api.outcomes import ApprovalWait, finished, here_or_over, still_wai
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.audit import receipts
 from belljar.audit.records import NEXT, ExecRecord, Filter, Status
-from belljar.errors import BadRequest, Forbidden, NotFound, UnsupportedLanguage
+from belljar.errors import BadRequest, Forbidden, NotFound
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest
+from belljar.policy.roles import tool_of
 from belljar.tokens import Role
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ MAX_PAGE = 200
 
 _LANGUAGE = {"shell": Language.BASH, "python": Language.PYTHON}
 _OWN_NAMES = {"shell": ("bash",), "python": ("python", "python3")}
+_BEFORE_CODE = {"shell": ("-lc", "-c"), "python": ("-c",)}
+"""The interpreter's options for code as an argument; the first is ours."""
 
 
 class Program(Body):
@@ -90,12 +94,12 @@ class ExecBody(Body):
 async def create(call: Call) -> Response:
     body = await call.said(ExecBody)
     ref = body.task_ref
+    skill = call.service.skills.get(body.skill_id) if body.skill_id is not None else None
     request = RunRequest(
-        language=_LANGUAGE[body.exec.kind],
-        command=_command(call, body),
+        **_program(body),
         inputs=input_files(body.inputs, field="inputs", max_bytes=call.desk.max_input_bytes),
         output_files=None if body.output_files is None else tuple(body.output_files),
-        working_dir=body.exec.cwd,
+        working_dir=body.exec.cwd and paths.validate(body.exec.cwd, field="exec.cwd"),
         env=body.exec.env,
         packages=tuple(body.packages),
     )
@@ -108,8 +112,10 @@ async def create(call: Call) -> Response:
         persist_work=body.persist_work,
         token_id=call.caller.id,
         role=call.caller.agent_role,
-        tool=call.tool_for(request),
+        tool=tool_of(request),
         skill_id=body.skill_id,
+        skill=skill.layer if skill is not None else None,
+        skill_digest=skill.digest if skill is not None else None,
         task_id=ref.task_id,
         conversation_id=ref.conversation_id,
         session_id=ref.session_id,
@@ -127,20 +133,26 @@ async def create(call: Call) -> Response:
     return json_answer(exec_view(record, operator=call.is_operator, kept=kept))
 
 
-def _command(call: Call, body: ExecBody) -> tuple[str, ...]:
-    program = body.exec
-    interpreter = call.service.engine.interpreters().get(_LANGUAGE[program.kind])
-    if interpreter is None:
-        raise UnsupportedLanguage(f"the engine has no interpreter for {program.kind}", field="exec.kind")
-    if program.command is None or program.command in _OWN_NAMES[program.kind]:
-        return (*interpreter, *program.args)
-    if program.kind == "python":
-        name = program.command.removeprefix(f"{INPUTS}/")
-        if any(file.path == name for file in body.inputs):
-            return (*interpreter, f"{INPUTS}/{name}", *program.args)
-        return (*interpreter, "-c", program.command, *program.args)
-    args = ("bash", *program.args) if program.args else ()  # the first one is `$0`
-    return (*interpreter, "-lc", program.command, *args)
+def _program(body: ExecBody) -> dict[str, Any]:
+    """What of a request is the program. All of it is given to the interpreter; nothing is written for it."""
+    kind, command, args = body.exec.kind, body.exec.command, tuple(body.exec.args)
+    options: tuple[str, ...] = ()
+    code = None
+    if command is None or command in _OWN_NAMES[kind]:
+        if len(args) > 1 and args[0] in _BEFORE_CODE[kind]:
+            options, code, args = args[:1], args[1], args[2:]
+    elif kind == "python" and (path := _input(body, command)) is not None:
+        args = (path, *args)
+    else:
+        options, code = _BEFORE_CODE[kind][:1], command
+        if kind == "shell" and args:
+            args = ("bash", *args)  # the first one is `$0`
+    return {"language": _LANGUAGE[kind], "code": code, "inline": options, "args": args}
+
+
+def _input(body: ExecBody, command: str) -> str | None:
+    name = command.removeprefix(f"{INPUTS}/")
+    return f"{INPUTS}/{name}" if any(file.path == name for file in body.inputs) else None
 
 
 async def page(call: Call) -> Response:

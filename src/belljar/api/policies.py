@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from belljar.api.answers import json_answer
-from belljar.api.bodies import Body
+from belljar.api.bodies import Body, Id, checked
 from belljar.api.calls import Call
-from belljar.policy.decisions import decide
-from belljar.wiring import accepts_weaker_limits
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -18,16 +15,16 @@ __all__ = ["ExplainBody", "explain", "explain_request"]
 
 
 class ExplainBody(Body):
-    """A request that nobody sends: who would ask, with which tool, for what."""
+    """A request that nobody sends: who would ask, with which tool or skill, for what."""
 
     role: str | None = None
     tool: str | None = None
+    skill: Id | None = None
     policy_overrides: dict[str, Any] = {}
 
 
 async def explain(call: Call) -> Response:
-    asked = call.asked(("role", "tool"))
-    return _explained(call, ExplainBody(role=asked.get("role"), tool=asked.get("tool")))
+    return _explained(call, checked(ExplainBody, call.asked(("role", "tool", "skill"))))
 
 
 async def explain_request(call: Call) -> Response:
@@ -35,9 +32,10 @@ async def explain_request(call: Call) -> Response:
 
 
 def _explained(call: Call, body: ExplainBody) -> Response:
-    decision = decide(
-        call.service.lifecycle.policies, role=body.role, tool=body.tool, overrides=body.policy_overrides
-    )
-    weaker = accepts_weaker_limits(call.service.config, person=False)
-    decision = replace(decision, grant=replace(decision.grant, accept_weaker_limits=weaker))
+    """What is not said is as in a run of the caller: its own role, and the tool that the run would be."""
+    lifecycle = call.service.lifecycle
+    role = body.role if body.role is not None else call.caller.agent_role
+    skill = call.service.skills.get(body.skill).layer if body.skill is not None else None
+    tool = body.tool if body.tool is not None else lifecycle.policies.usual_tool(role, skill)
+    decision = lifecycle.decide(role=role, tool=tool, skill=skill, overrides=body.policy_overrides)
     return json_answer(decision.as_data())

@@ -40,15 +40,20 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show every field of the grant, the layer that set it, and how far a request could go."""
+    """Show every field of the grant, the layer that set it, and how far a request could go.
+
+    Without --policy and --profile: what runs here are granted, as the configuration has it.
+    """
     from belljar.policy import manifests
     from belljar.policy.decisions import decide
 
+    policies = _policies(policy, profile)
+    layer = manifests.load(skill) if skill is not None else None
     decision = decide(
-        _policies(policy, profile),
+        policies,
         role=role,
-        tool=tool,
-        skill=manifests.load(skill) if skill is not None else None,
+        tool=tool if tool is not None else policies.usual_tool(role, layer),
+        skill=layer,
         overrides=_overrides(set_ or ()),
     )
     if as_json:
@@ -62,11 +67,16 @@ def explain(
 def _policies(policy: str | None, profile: str | None) -> PolicySet:
     from belljar.policy.files import load, load_profile
 
-    if policy is None:
-        return load_profile(profile if profile is not None else "default")
-    if profile is not None:
+    if policy is not None and profile is not None:
         raise BadRequest("--policy and --profile exclude each other; give one of them", field="profile")
-    return load(policy)
+    if policy is not None:
+        return load(policy)
+    if profile is not None:
+        return load_profile(profile)
+    from belljar.config import load_here
+    from belljar.wiring import policies_of
+
+    return policies_of(load_here())
 
 
 def _overrides(settings: Iterable[str]) -> dict[str, object]:

@@ -28,7 +28,7 @@ from belljar.models import Finding, PatternRules, RiskTier
 from belljar.policy.shell.script import Command, Word
 from belljar.policy.shell.wrappers import Reading, base_name, read_argv, read_commands
 
-_SYSTEM_DIRECTORIES = frozenset(
+SYSTEM_DIRECTORIES = frozenset(
     {"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
 )
 
@@ -186,8 +186,7 @@ class _Pattern:
         name = command.name or ""
         directory, _, last = name.rpartition("/")
         if not (
-            fnmatchcase(name, self.name)
-            or (directory in _SYSTEM_DIRECTORIES and fnmatchcase(last, self.name))
+            fnmatchcase(name, self.name) or (directory in SYSTEM_DIRECTORIES and fnmatchcase(last, self.name))
         ):
             return False
         arguments = _Arguments.of(command.words[1:])

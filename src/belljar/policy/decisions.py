@@ -8,7 +8,7 @@ ask for anything up to the ceiling; asking for more is refused, never clamped.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,13 +17,13 @@ from belljar.errors import BadRequest, ImageNotAllowed, PolicyEscalation, ToolNo
 from belljar.models import Grant, Limits, Network, NetworkRules, PatternRules, RiskTier
 from belljar.policy.asks import request_layer
 from belljar.policy.layers import FIELDS, LIMIT_FIELDS, OFF, RULE_FIELDS, SYSTEM, Layer, Policy
-from belljar.policy.roles import BUILT_IN, Role, Tool
+from belljar.policy.roles import BUILT_IN, CODE_RUN, SHELL_EXEC, Role, Tool
 from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["Decision", "PolicySet", "Row", "Term", "decide"]
+__all__ = ["Decision", "PolicySet", "Row", "Term", "decide", "narrower"]
 
 _PLACES: Mapping[str, str] = MappingProxyType(
     {name: name for name in FIELDS}
@@ -118,6 +118,19 @@ class PolicySet:
         self._decided[role, tool] = decision
         return decision
 
+    def runners(self, role: str | None) -> tuple[str, ...]:
+        """The tools by which this role may run programs: for code, for commands, or for both."""
+        known = _known(role, self.roles, "role")
+        listed = None if known is None else known.tools
+        return tuple(tool for tool in (CODE_RUN, SHELL_EXEC) if listed is None or tool in listed)
+
+    def usual_tool(self, role: str | None, skill: Layer | None = None) -> str | None:
+        """The tool that a run of this role is if it does not say; of a skill its own, where one is known."""
+        if skill is None:
+            return next(iter(self.runners(role)), None)
+        name = skill.name.replace(":", ".", 1)
+        return name if name in self.tools else None
+
 
 def decide(
     policies: PolicySet,
@@ -141,6 +154,23 @@ def decide(
     if overrides is not None:
         terms = _narrowed(terms, request_layer(overrides), sealed=False)
     return decision if terms is decision.provenance else _decision(terms)
+
+
+def narrower(one: Decision, other: Decision) -> Decision:
+    """What both give, for what is used under either."""
+    terms = {}
+    for name, place in _PLACES.items():
+        term, others = one.provenance[place], other.provenance[place]
+        value = FIELDS[name](term.value, others.value)
+        if name in RULE_FIELDS:
+            terms[place] = _ruled(value)
+        elif value != term.value:
+            terms[place] = others if value == others.value else Term(value, f"{term.layer}, {others.layer}")
+        else:
+            terms[place] = term
+    decision = _decision(terms)
+    weaker = one.grant.accept_weaker_limits and other.grant.accept_weaker_limits
+    return replace(decision, grant=replace(decision.grant, accept_weaker_limits=weaker))
 
 
 def _known(name: str | None, named: Mapping[str, _Named], what: str) -> _Named | None:

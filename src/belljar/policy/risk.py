@@ -7,6 +7,7 @@ program that wants to hide what it does can.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -46,6 +47,25 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What else of a run is read, so that a command that runs it hides nothing."""
+
+    files: frozenset[tuple[str, Language]] = frozenset()
+    """Each by its whole path in the jar, with the language it is read in."""
+    stdin: bool = False
+    """Whether all that comes on its input is known."""
+    cwd: str = "/workspace/work"
+
+    def has(self, path: str, language: Language | None) -> bool:
+        place = place_of(self.cwd, path)
+        return any((place, each) in self.files for each in ([language] if language else Language))
+
+
+def place_of(cwd: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(cwd, path))
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One text that a run may execute: the program, or a file beside it."""
 
@@ -53,6 +73,7 @@ class Source:
     language: Language
     name: str = ""
     """Of the file; empty for the program itself."""
+    beside: Beside = Beside()
 
 
 def assess(code: str, language: Language) -> Assessment:
@@ -70,18 +91,19 @@ def assess_all(sources: Iterable[Source], asked: Iterable[Finding] = ()) -> Asse
             findings.add(Finding(RiskTier.HIGH, "there is more code in its files than can be read", 1))
             break
         prefix = f"{source.name}: " if source.name else ""
-        for finding in _findings(source.text, source.language):
+        for finding in _findings(source):
             findings.add(replace(finding, reason=(prefix + finding.reason)[:160]))  # some quote the program
     ordered = sorted(findings, key=lambda finding: (-finding.tier.rank, finding.line, finding.reason))
     return Assessment(ordered[0].tier if ordered else RiskTier.SAFE, tuple(ordered[:MAX_FINDINGS]))
 
 
-def _findings(code: str, language: Language) -> list[Finding]:
+def _findings(source: Source) -> list[Finding]:
+    code, language = source.text, source.language
     # Imported here, because the command line starts without them.
     if language is Language.BASH:
         from belljar.policy.risk_shell import find_in_shell
 
-        return find_in_shell(code)
+        return find_in_shell(code, source.beside)
     if len(code) > MAX_CHARS or any(islice(_TOKEN.finditer(code), MAX_TOKENS, None)):
         return [Finding(RiskTier.HIGH, "the code is too long to be read", 1)]
     if language is Language.PYTHON:

@@ -7,12 +7,12 @@ The commands come from the same reading that the command policy checks, so that 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from belljar.models import Finding, RiskTier
+from belljar.models import Finding, Language, RiskTier
 from belljar.policy.commands import shapes_of
-from belljar.policy.risk import dangers
+from belljar.policy.programs import Given, Program, is_of_the_system, program_of
+from belljar.policy.risk import Beside, dangers
 from belljar.policy.shell.script import Command, Redirect
 from belljar.policy.shell.wrappers import OTHER_SHELLS, SHELLS, base_name, read_commands
 
@@ -30,7 +30,7 @@ _COMMANDS = dangers(
     """),
     (_HIGH, "installs packages", """
         apt apt-get aptitude dpkg yum dnf rpm apk pacman zypper brew snap flatpak pip pip3 pipx uv
-        conda mamba npm npx pnpm yarn bun gem cargo go cpan
+        conda mamba npm npx pnpm yarn gem cargo go cpan
     """),
     (_HIGH, "changes or deletes files", """
         rm rmdir mv shred truncate chmod chown chgrp ln dd tee install unlink
@@ -42,13 +42,14 @@ _COMMANDS = dangers(
         mount umount chroot unshare nsenter swapon swapoff iptables sysctl useradd passwd
     """),
     (_MEDIUM, "writes files", "cp mkdir touch tar unzip zip gzip gunzip bzip2 xz patch split"),
+    (_HIGH, "runs a program that is not read here", """
+        perl ruby php lua awk gawk mawk nawk deno bun java make cmake tclsh Rscript julia
+    """),
     (_MEDIUM, "reads files", """
-        cat tac head tail less more grep egrep fgrep rg awk gawk sed cut sort uniq wc diff strings
+        cat tac head tail less more grep egrep fgrep rg sed cut sort uniq wc diff strings
         xxd od base64 jq source .
     """),
-    (_MEDIUM, "runs a program of its own", """
-        python python2 python3 node nodejs deno ruby perl php lua make cmake gcc cc g++ rustc java
-    """),
+    (_MEDIUM, "runs a program of its own", "python python2 python3 node nodejs gcc cc g++ rustc"),
     (_LOW, "reads the file system or the environment", """
         ls find fd tree du df stat file pwd env printenv id whoami uname ps
     """),
@@ -66,15 +67,10 @@ _HARMLESS = frozenset(
 
 _INTERPRETERS = SHELLS | OTHER_SHELLS
 
-_PYTHON = re.compile(r"python[\d.]*")
-_NODE = ("node", "nodejs")
-# Python's options may be joined to one word, and the code to that: -Ic'print(1)'.
-_PYTHON_CODE = re.compile(r"-[bBdEhiIOPqsSuvVx]*c(.*)", re.DOTALL)
-_NODE_CODE = re.compile(r"(?:-e|-p|-pe|--eval|--print)(?:=(.*))?", re.DOTALL)
 _HARMLESS_TARGETS = ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/")
 
 
-def find_in_shell(code: str) -> list[Finding]:
+def find_in_shell(code: str, beside: Beside) -> list[Finding]:
     reading = read_commands(code)
     findings = list(shapes_of(reading))
     if reading.fault:
@@ -83,11 +79,11 @@ def find_in_shell(code: str) -> list[Finding]:
         findings.append(Finding(_HIGH, reason, reading.fault.line))
     findings += [Finding(obscure.tier, obscure.reason, obscure.line) for obscure in reading.obscure]
     for command in reading.commands:
-        findings += _does(command)
+        findings += _does(command, beside)
     return findings
 
 
-def _does(command: Command) -> Iterator[Finding]:
+def _does(command: Command, beside: Beside) -> Iterator[Finding]:
     for redirect in command.redirects:
         yield from _redirected(command, redirect)
     if command.name is None:
@@ -95,8 +91,10 @@ def _does(command: Command) -> Iterator[Finding]:
     name = base_name(command.name)
     if command.fetched and (name in _INTERPRETERS or name in ("eval", "source", ".")):
         yield Finding(_CRITICAL, f"{name} runs what was fetched from the network", command.line)
-    if name in _COMMANDS:
-        tier, reason = _COMMANDS[name]
+    if not is_of_the_system(command.name) and not beside.has(command.name, None):
+        yield Finding(_HIGH, f"{command.name} is a program that is not read here", command.line)
+    elif (known := _COMMANDS.get(name) or _COMMANDS.get(name.rstrip("0123456789."))) is not None:
+        tier, reason = known
         yield Finding(tier, f"{name} {reason}", command.line)
     elif "/" in command.name:
         yield Finding(_MEDIUM, f"{command.name} is a program that is not known here", command.line)
@@ -108,8 +106,13 @@ def _does(command: Command) -> Iterator[Finding]:
         yield Finding(_CRITICAL, f"{name} gives a shell to the network", command.line)
     if name in ("sed", "perl") and any(word.shape.startswith("-i") for word in command.words):
         yield Finding(_HIGH, f"{name} -i changes files", command.line)
-    if _PYTHON.fullmatch(name) or name in _NODE:
-        yield from _inline_code(command, name)
+    program = program_of(command)
+    if program is not None and program.language in (
+        Language.PYTHON,
+        Language.JAVASCRIPT,
+        Language.TYPESCRIPT,
+    ):
+        yield from _interpreted(command, name, program, beside)
 
 
 def _redirected(command: Command, redirect: Redirect) -> Iterator[Finding]:
@@ -130,30 +133,30 @@ def _redirected(command: Command, redirect: Redirect) -> Iterator[Finding]:
         yield Finding(_HIGH, f"writes {target}", redirect.line)
 
 
-def _inline_code(command: Command, name: str) -> Iterator[Finding]:
-    option = _NODE_CODE if name in _NODE else _PYTHON_CODE
-    line = command.line
-    for index, word in enumerate(command.words):
-        given = option.fullmatch(word.text) if word.text is not None else None
-        if given is not None:
-            following = command.words[index + 1 : index + 2]
-            code = given[1] or (following[0].text if following else "")
-            break
-    else:
-        here = [redirect for redirect in command.redirects if redirect.operator in ("<<", "<<<")]
-        if not here:
+def _interpreted(command: Command, name: str, program: Program, beside: Beside) -> Iterator[Finding]:
+    if program.given is Given.TEXT:
+        if program.text is None:
+            yield Finding(_CRITICAL, f"the code that {name} runs is only known at run time", command.line)
             return
-        code, line = here[-1].target.text, here[-1].line
-    if code is None:
-        yield Finding(_CRITICAL, f"the code that {name} runs is only known at run time", command.line)
-        return
-    if name in _NODE:
-        from belljar.policy.risk_javascript import find_in_javascript
+        for finding in _read(program.text, program.language):
+            yield Finding(finding.tier, finding.reason, finding.line + program.line - 1)
+    elif program.given is Given.INPUT and command.fetched:
+        yield Finding(_CRITICAL, f"{name} runs what was fetched from the network", command.line)
+    elif not _is_read(program, command, beside):
+        yield Finding(_HIGH, f"the program that {name} runs is not read here", command.line)
 
-        findings = find_in_javascript(code)
-    else:
+
+def _read(code: str, language: Language | None) -> list[Finding]:
+    if language is Language.PYTHON:
         from belljar.policy.risk_python import find_in_python
 
-        findings = find_in_python(code)
-    for finding in findings:
-        yield Finding(finding.tier, finding.reason, finding.line + line - 1)
+        return find_in_python(code)
+    from belljar.policy.risk_javascript import find_in_javascript
+
+    return find_in_javascript(code)
+
+
+def _is_read(program: Program, command: Command, beside: Beside) -> bool:
+    if program.given is Given.INPUT:
+        return beside.stdin and not command.concurrent
+    return any(beside.has(path, program.language) for path in program.places)

@@ -12,14 +12,26 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from belljar.errors import BadRequest
-from belljar.models import RiskTier
+from belljar.models import Language, RiskTier, RunRequest
 from belljar.policy.layers import Policy
 from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BUILT_IN", "DEFAULT", "Role", "Tool", "check_name", "lineage"]
+__all__ = [
+    "BUILT_IN",
+    "CODE_RUN",
+    "DEFAULT",
+    "SHELL_EXEC",
+    "Role",
+    "Tool",
+    "check_name",
+    "lineage",
+    "tool_of",
+]
+
+CODE_RUN, SHELL_EXEC = "code_run", "shell_exec"
 
 BUILT_IN: Mapping[str, RiskTier] = MappingProxyType(
     {
@@ -27,8 +39,8 @@ BUILT_IN: Mapping[str, RiskTier] = MappingProxyType(
         "search": RiskTier.LOW,
         "file_write": RiskTier.MEDIUM,
         "file_edit": RiskTier.MEDIUM,
-        "shell_exec": RiskTier.HIGH,
-        "code_run": RiskTier.HIGH,
+        SHELL_EXEC: RiskTier.HIGH,
+        CODE_RUN: RiskTier.HIGH,
         "system_admin": RiskTier.CRITICAL,
         "network_scan": RiskTier.CRITICAL,
     }
@@ -59,6 +71,12 @@ class Role:
     """Its own words over those it inherits."""
     tools: frozenset[str] | None = None
     """Tools it may use. None: no opinion. Empty: none."""
+
+
+def tool_of(request: RunRequest) -> str:
+    """The tool that a plain run is, so that nobody can do by one what they may not by the other."""
+    program = request.command is None and request.language is not Language.BASH
+    return CODE_RUN if program else SHELL_EXEC
 
 
 def check_name(name: str) -> None:
