@@ -3,14 +3,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 
 from belljar import __version__
-from belljar.cli import main
+from belljar.cli import app, main
 
 SEED004 = str(Path(__file__).parent / "policy" / "seed004.yaml")
 BELLJAR = [sys.executable, "-c", "from belljar.cli import main; main()"]
@@ -92,6 +93,53 @@ def test_every_failure_is_one_line_and_status_2(belljar: Belljar, arguments: lis
     assert ran.err.startswith("belljar: ")
     assert ran.err.count("\n") == 1
     assert len(ran.err) < 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        pytest.param(["policy", "explain", "--profile", "none"], "BAD_REQUEST", id="explain"),
+        pytest.param(["run", "--local", "--code", "1", "--engine", "moon"], "BAD_CONFIG", id="run"),
+    ],
+)
+def test_with_json_an_error_is_json_on_stderr(belljar: Belljar, arguments: list[str], code: str) -> None:
+    ran = belljar(*arguments, "--json")
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    told = json.loads(ran.err)
+    assert (told["status"], told["error"]["code"]) == ("error", code)
+    assert told["error"]["message"]
+
+
+def test_json_of_the_program_is_not_ours(belljar: Belljar) -> None:
+    ran = belljar("run", "--local", "--engine", "moon", "--", "p.py", "--json")
+    assert ran.err.startswith("belljar: BAD_CONFIG: ")
+
+
+def test_every_verb_that_prints_its_own_words_has_json() -> None:
+    """The others print what a program or a file is, or JSON anyway."""
+    without = {
+        name
+        for name, command in verbs(typer.main.get_command(app))
+        if not any("--json" in param.opts for param in command.params)
+    }
+    assert without - {"policy check"} == {
+        "execs code",
+        "execs receipt",
+        "mcp",
+        "session files cat",
+        "session shell",
+        "skills invoke",
+        "tools call",
+        "tools legacy",
+    }
+
+
+def verbs(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+        return
+    for name, below in command.commands.items():
+        yield from verbs(below, *path, name)
 
 
 def test_escalation_says_field_ceiling_and_layer(belljar: Belljar) -> None:

@@ -379,6 +379,14 @@ async def test_errors_have_all_their_parts(server: Server, client: AsyncClient) 
     assert full.value.retry_after_s == 7000
 
 
+async def test_an_error_names_the_run_that_was_recorded(server: Server, client: AsyncClient) -> None:
+    said = {"code": "BAD_REQUEST", "message": "no", "exec_id": "ex-1"}
+    server.answers = [answer(400, {"request_id": "r", "status": "error", "error": said})]
+    with pytest.raises(BadRequest) as caught:
+        await client.run("1")
+    assert caught.value.exec_id == "ex-1"
+
+
 async def test_a_code_of_a_newer_service_is_kept(server: Server, client: AsyncClient) -> None:
     server.answers = [refusal(402, "OUT_OF_LUCK", "no luck is left")]
     with pytest.raises(ForeignError, match="OUT_OF_LUCK: no luck is left") as caught:

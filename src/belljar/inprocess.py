@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Unpack
 
 from belljar.client import AsyncClient, Client, Result
@@ -18,7 +19,7 @@ from belljar.client.apps import AppTransport
 from belljar.client.wire import RunOptions
 from belljar.config import Config, load_here
 
-__all__ = ["alocal", "arun", "local", "run"]
+__all__ = ["alocal", "arun", "for_one_run", "local", "run"]
 
 
 @asynccontextmanager
@@ -41,13 +42,18 @@ def local(config: Config | None = None) -> Iterator[Client]:
         yield client
 
 
+def for_one_run(config: Config) -> Config:
+    """A service that ends with its first run makes no jars ahead."""
+    return replace(config, pool_min_idle=0, pool_max_idle=0)
+
+
 def run(code: str | None = None, language: str = "python", **options: Unpack[RunOptions]) -> Result:
     """Run one program and wait for its end. For several, `local` opens the service once for all of them."""
-    with local() as client:
+    with local(for_one_run(load_here())) as client:
         return client.run(code, language, **options)
 
 
 async def arun(code: str | None = None, language: str = "python", **options: Unpack[RunOptions]) -> Result:
     """`run` for code that does not block."""
-    async with alocal() as client:
+    async with alocal(for_one_run(load_here())) as client:
         return await client.run(code, language, **options)

@@ -71,9 +71,9 @@ def test_a_path_that_leads_out_is_refused_before_anything_runs(
     assert not Path(".belljar").exists()
 
 
-@pytest.mark.usefixtures("project")
+@pytest.mark.usefixtures("jail", "project")
 def test_a_run_that_cannot_be_is_a_failure_in_the_trail(belljar: Belljar) -> None:
-    ran = belljar("run", "--code", "1", "--engine", "moon", **HERE)
+    ran = belljar("run", "--code", "1", "--package", "numpy", **HERE)
     assert ran.status != 0
     [events] = Path(".belljar/runs").glob("*/events.jsonl")
     told = [json.loads(line) for line in events.read_text().splitlines()]

@@ -211,22 +211,43 @@ def test_who_may_not_decide_is_not_asked_in_vain(service: Service, client: Clien
 
 
 @pytest.mark.usefixtures("jail")
-@pytest.mark.parametrize(("answer", "status"), [("yes", 0), ("n", 2), ("", 2)])
+@pytest.mark.parametrize(
+    ("answer", "status", "error"),
+    [("yes", 0, ""), ("n", 2, "APPROVAL_DENIED"), ("later", 2, "APPROVAL_NEEDED")],
+)
 def test_without_a_service_the_person_at_the_terminal_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int, error: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ran = at_terminal(
-        "run", "--local", "--code", RISKY, settings=SUPERVISED, data_dir=tmp_path, answer=answer or "later"
+        "run", "--local", "--code", RISKY, settings=SUPERVISED, data_dir=tmp_path, answer=answer
     )
     assert ran.status == status, ran.out
     assert "critical: os.system starts programs" in " ".join(ran.out.split())
-    assert ("APPROVAL_DENIED" in ran.out) == (status == 2)
+    assert error in ran.out
 
 
 @pytest.mark.usefixtures("jail")
-def test_without_a_service_and_a_terminal_nothing_is_run(belljar: Belljar) -> None:
-    ran = belljar("run", "--local", "--code", RISKY, **SUPERVISED)
-    assert (ran.status, ran.out) == (2, "")
-    assert "APPROVAL_NEEDED" in ran.err
-    assert "belljar approvals" in ran.err
+def test_without_a_service_and_a_terminal_it_waits_for_the_next_service(
+    belljar: Belljar, tmp_path: Path
+) -> None:
+    ran = subprocess.run(  # a process of its own: as long as that is there, the run is nobody else's
+        [*BELLJAR, "run", "--local", "--code", RISKY],
+        env=environment(tmp_path / "data", **SUPERVISED),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "APPROVAL_NEEDED" in ran.stderr
+    assert "`belljar serve`" in ran.stderr
+    later = start_service(tmp_path / "data", **SUPERVISED)
+    try:
+        [left] = belljar("approvals", "list", "--json", **later.environment).json
+        assert f"belljar approvals approve {left['id']}" in ran.stderr
+        assert belljar("approvals", "approve", left["id"]).status == 0
+        assert "ran" in belljar("execs", "logs", left["exec_id"]).out
+    finally:
+        assert end(later) == 0

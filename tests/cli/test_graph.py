@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,27 @@ def test_by_a_service_it_is_the_same(caller: Belljar) -> None:
     assert (there.status, there.json["nodes"]["a"]["output"]["stdout"]) == (0, "7\n")
     exec_id = there.json["nodes"]["a"]["output"]["exec_id"]
     assert caller("execs", "show", exec_id, "--json").json["exit_code"] == 0
+
+
+@pytest.mark.usefixtures("jail")
+def test_how_to_go_on_holds_outside_the_project_too(belljar: Belljar, tmp_path: Path) -> None:
+    (tmp_path / "other one").mkdir()
+    Path("g.yaml").write_text(GRAPH)
+    ran = belljar("graph", "run", "g.yaml", "--project", str(tmp_path / "other one"), **HERE)
+    [line] = [line for line in ran.err.splitlines() if "go on with" in line]
+    command = shlex.split(line.partition("belljar graph ")[2])
+    assert belljar("graph", *command, **HERE).status == 1
+    assert command[2:] == ["--project", str(tmp_path / "other one")]
+
+
+def test_a_graph_is_shown_to_programs_as_it_is_validated(belljar: Belljar, graph: str) -> None:
+    shown = belljar("graph", "show", graph, "--json").json
+    assert [(node["id"], node["needs"]) for node in shown["nodes"]] == [
+        ("hello", []),
+        ("fails", ["hello"]),
+        ("after", ["fails"]),
+    ]
+    assert belljar("graph", "validate", graph, "--json").json == shown
 
 
 @pytest.mark.usefixtures("jail")

@@ -78,6 +78,15 @@ def test_files_are_kept_and_begun_with(caller: Belljar, session: str) -> None:
         assert caller("session", "stop", copy, "--json").json["state"] == "ended"
 
 
+def test_a_file_keeps_its_name_unless_it_is_given_another(caller: Belljar, session: str) -> None:
+    Path("d").mkdir()
+    Path("d/named.txt").write_text("n")
+    assert caller("session", "files", "put", session, "d/named.txt", "--json").json["path"] == "named.txt"
+    assert caller("session", "files", "cat", session, "named.txt").out == "n"
+    nameless = caller("session", "files", "put", session, "-")
+    assert (nameless.status, nameless.err.count("\n")) == (2, 1)
+
+
 def test_a_session_that_is_not_there(caller: Belljar) -> None:
     for command in ("show", "pause", "stop", "snapshot"):
         ran = caller("session", command, "se-none")

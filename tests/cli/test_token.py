@@ -32,6 +32,7 @@ def test_a_token_can_have_a_role_of_the_policy(belljar: Belljar, tmp_path: Path)
     known = Tokens(tmp_path / "data").identify(ran.out.strip())
     assert known is not None
     assert known.agent_role == "reader"
+    assert "has no role reader" in ran.err
 
 
 def test_a_revoked_token_is_nobodys(belljar: Belljar, tmp_path: Path) -> None:
@@ -40,6 +41,17 @@ def test_a_revoked_token_is_nobodys(belljar: Belljar, tmp_path: Path) -> None:
     assert belljar("token", "revoke", made["id"]) == (0, "", "")
     assert Tokens(tmp_path / "data").identify(made["token"]) is None
     assert belljar("token", "list", "--json").json == []
+
+
+def test_json_says_what_was_revoked(belljar: Belljar) -> None:
+    made = belljar("token", "create", "--role", "viewer", "--json").json
+    assert belljar("token", "revoke", made["id"], "--json").json == {"id": made["id"], "revoked": True}
+
+
+def test_the_data_directory_may_be_given(belljar: Belljar, tmp_path: Path) -> None:
+    made = belljar("token", "create", "--role", "agent", "--data-dir", str(tmp_path / "other")).out.strip()
+    assert Tokens(tmp_path / "other").identify(made) is not None
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(

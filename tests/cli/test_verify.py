@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import belljar as public
+from belljar.audit.receipts import Signer
 from belljar.config import load_here
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def test_a_good_chain_is_ok(belljar: Belljar, runs: list[str], exported: Path, t
     assert belljar("verify", runs[0]) == (0, "1 receipt: ok\n", "")
     assert belljar("verify", str(exported)) == (0, "1 receipt: ok\n", "")
     assert belljar("verify", "--all", str(exported)) == (0, "3 receipts: ok\n", "")
-    assert belljar("verify", "--json").json == {"ok": True, "receipts": 3, "faults": []}
+    assert belljar("verify", "--json").json == {"ok": True, "receipts": 3, "faults": [], "notes": []}
 
 
 def test_every_tampering_is_found_and_named(
@@ -95,3 +96,20 @@ def test_nothing_to_verify_is_one_line_and_makes_nothing(belljar: Belljar, tmp_p
     ran = belljar("verify")
     assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        pytest.param([], "there are no receipts in", id="none-yet"),
+        pytest.param(["ex-nope"], "neither the id of a run", id="no-id"),
+        pytest.param(["."], "neither the id of a run", id="folder"),
+    ],
+)
+def test_what_cannot_be_checked_is_said(belljar: Belljar, tmp_path: Path, what: list[str], said: str) -> None:
+    if what:
+        (tmp_path / "data").mkdir()
+        Signer.load_or_create(tmp_path / "data/signing.key")
+    ran = belljar("verify", *what)
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert said in ran.err

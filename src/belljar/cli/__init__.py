@@ -16,6 +16,7 @@ import typer
 
 from belljar import __version__
 from belljar.cli.approvals import app as approvals_app
+from belljar.cli.bench import bench
 from belljar.cli.doctor import doctor
 from belljar.cli.exec import exec_
 from belljar.cli.execs import app as execs_app
@@ -73,30 +74,52 @@ app.add_typer(tools_app, name="tools")
 app.command()(mcp)
 app.add_typer(image_app, name="image")
 app.command()(doctor)
+app.command()(bench)
 
 
 def main() -> None:
     """The `belljar` command. Every failure of ours is one line on stderr; no traceback."""
+    # What the shell closed leads nowhere; otherwise the next file that is opened would take its number.
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
     # What a program or a file gave us may hold characters that this terminal's encoding lacks.
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
             app()
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # a reader that went away shows here, not while the interpreter ends
+            sys.stdout.flush()  # a reader that went away shows here, not while the interpreter ends
     except BelljarError as error:
-        from belljar.cli.tables import one_line
-
-        print(f"belljar: {error.code}: {one_line(error.message)}", file=sys.stderr)  # noqa: T201
+        print(_told(error), file=sys.stderr)  # noqa: T201
         sys.exit(2 if isinstance(error, _THE_CALLERS) else 125)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except OSError as error:
+        from belljar.cli.terminal import silence
+
+        silence(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
+        what = error.filename or "the output"
+        print(f"belljar: {what} cannot be used: {error.strerror}", file=sys.stderr)  # noqa: T201
+        sys.exit(125)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _told(error: BelljarError) -> str:
+    """One line. For a program that asked for JSON it is that, in the words of the HTTP door."""
+    ours = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    if "--json" in ours:
+        import json
+
+        field = {} if error.field is None else {"field": error.field}
+        said = {"code": error.code, "message": error.message, **field}
+        return json.dumps({"status": "error", "error": said})
+    from belljar.cli.tables import one_line
+
+    return f"belljar: {error.code}: {one_line(error.message)}"
 
 
 def _print_version(wanted: bool) -> None:

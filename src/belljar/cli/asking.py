@@ -10,15 +10,14 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from belljar.errors import ApprovalDenied, ApprovalNeeded, Conflict, Forbidden
+from belljar.errors import ApprovalNeeded, Conflict, Forbidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from belljar.client import Client
-    from belljar.models import Grant, RunRequest
 
-__all__ = ["approved_here", "decide", "decide_or_leave", "is_person", "print_approval"]
+__all__ = ["decide", "decide_or_leave", "is_person", "print_approval"]
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 """As the readers count lines."""
@@ -41,6 +40,8 @@ _FACTS = (
     "packages",
     "files",
     "inputs",
+    "session_id",
+    "session_files",
     "code_hash",
     "digest",
     "answer",
@@ -61,19 +62,14 @@ def print_approval(shown: Mapping[str, Any], *, stderr: bool = False) -> None:
     facts = [(name, _said(shown.get(name))) for name in _FACTS if shown.get(name) not in empty]
     print_table(("field", "value"), facts, stderr=stderr)
     program = shlex.join(shown["command"]) if shown.get("command") else shown.get("code") or ""
-    _print_program(program, shown.get("findings", ()), stderr=stderr)
+    found = _with_findings(program, shown.get("findings", ()))
+    print_table(("line", "program", "found"), found, stderr=stderr)
     if shown.get("stdin"):
         print_table(("line", "standard input"), enumerate(_lines(shown["stdin"]), 1), stderr=stderr)
     if shown.get("state") == "waiting" and not shown.get("complete"):
         _tell("belljar: this is NOT ALL of the program and its input: there is more than is shown")
     granted = [(row["field"], _said(row["value"]), row["layer"]) for row in shown["grant"]["fields"]]
     print_table(("granted", "value", "layer"), granted, stderr=stderr)
-
-
-def _print_program(program: str, findings: Iterable[Mapping[str, Any]], *, stderr: bool) -> None:
-    from belljar.cli.tables import print_table
-
-    print_table(("line", "program", "found"), _with_findings(program, findings), stderr=stderr)
 
 
 def _with_findings(program: str, findings: Iterable[Mapping[str, Any]]) -> Iterator[tuple[object, str, str]]:
@@ -123,40 +119,11 @@ def decide_or_leave(client: Client, exec_id: str, approval_id: str, *, ask: bool
     if decided:
         return
     raise ApprovalNeeded(
-        f"{exec_id} waits for a person, who decides with `belljar approvals approve {approval_id}`; "
-        f"what it writes is then in `belljar execs logs {exec_id}`",
+        f"{exec_id} waits for a person, who decides with `belljar approvals approve {approval_id}`, "
+        f"where no service runs after `belljar serve`; its output is then in `belljar execs logs {exec_id}`",
         exec_id=exec_id,
         approval_id=approval_id,
     )
-
-
-def approved_here(grant: Grant, request: RunRequest, *, ask: bool) -> bool:
-    """For a run without a service: whether a person said yes; false if none has to.
-
-    Raises:
-        ApprovalNeeded: there is nobody to ask.
-        ApprovalDenied: they did not say yes.
-    """
-    import shlex
-    from dataclasses import asdict
-
-    from belljar.execution.requests import risk_of, tier_to_approve
-
-    found = risk_of(request)
-    tier = tier_to_approve(grant, found)
-    if tier is None:
-        return False
-    if not (ask and is_person()):
-        raise ApprovalNeeded(
-            f"risk {tier} needs a person's yes; run it at a terminal, or by a service (`belljar serve`) "
-            "and decide with `belljar approvals`",
-            field="code",
-        )
-    program = shlex.join(request.command) if request.command else request.code or ""
-    _print_program(program, map(asdict, found.findings), stderr=True)
-    if not _answer():
-        raise ApprovalDenied("it was not approved, and so not run")
-    return True
 
 
 def _answer() -> bool | None:

@@ -245,7 +245,9 @@ async def _database(config: Config) -> Check:
         store = await open_store(config, Signer.load_or_create(key) if _is_there(key) else None)
         await store.close()
     except ImportError:
-        return Check("database", False, "PostgreSQL needs a driver", "pip install 'belljar[postgres]'")
+        return Check(
+            "database", False, "PostgreSQL needs a driver", "in belljar's source: pip install '.[postgres]'"
+        )
     except Exception as error:
         return _problem("database", error)
     kind = "SQLite" if in_file else "PostgreSQL"

@@ -11,6 +11,7 @@ from belljar.cli.options import (
     Arguments,
     AsJson,
     Code,
+    DataDir,
     Env,
     File,
     Language,
@@ -20,6 +21,7 @@ from belljar.cli.options import (
     Start,
     Stdin,
     Timeout,
+    config_with,
 )
 
 if TYPE_CHECKING:
@@ -50,18 +52,19 @@ def exec_(
     request_id: Annotated[
         str | None, typer.Option(metavar="R", help="The same request under the same id is run once.")
     ] = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a program by the service. The exit status is the program's."""
     from belljar.cli import remote
     from belljar.cli.outcome import exit_status, print_summary
-    from belljar.cli.packing import pack, unpack
-    from belljar.config import load_here
+    from belljar.cli.packing import language_of, pack, unpack
 
+    config = config_with(data_dir=data_dir)
     asked = {"limits.timeout_s": timeout, "limits.memory_mb": memory_mb}
     overrides = {name: value for name, value in asked.items() if value is not None}
-    with remote.connected() as client:
-        grant = remote.granted(client, load_here(), overrides)
+    with remote.connected(config) as client:
+        grant = remote.granted(client, config, overrides, language_of(language, file))
         request = pack(
             Path(),
             grant.limits,
@@ -82,7 +85,7 @@ def exec_(
         _print_json(ran, landed, content=out_dir is None)
     else:
         print_summary(ran.result, landed)
-    raise typer.Exit(exit_status(ran.result))
+    raise typer.Exit(exit_status(ran, landed))
 
 
 def _print_json(ran: RunThere, landed: Landed, *, content: bool) -> None:

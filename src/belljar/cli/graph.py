@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from belljar.cli.options import AsJson
 from belljar.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from belljar.client import AsyncClient
-    from belljar.config import Config
     from belljar.flows.graph import Graph
     from belljar.flows.graph_nodes import Workshop
     from belljar.flows.graph_run import GraphOutcome, NodeState
@@ -33,7 +32,6 @@ Agents = Annotated[
 AtOnce = Annotated[int, typer.Option("--at-once", metavar="N", min=1, help="Nodes at once.")]
 Local = Annotated[bool, typer.Option("--local", help="Run it here, even if a service is running.")]
 ProjectId = Annotated[str | None, typer.Option(metavar="P", help="The service's project it is for.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON, no progress.")]
 
 
 class Form(StrEnum):
@@ -66,7 +64,7 @@ def run(
         async def work(workshop: Workshop, told: Callable[[str, NodeState], None]) -> GraphOutcome:
             return await run_graph(read, workshop, at_once=at_once, progress=told)
 
-        _run(work, opened, here, agent, project_id, local, as_json, len(read.nodes))
+        _run(work, project, opened, here, agent, project_id, local, as_json, len(read.nodes))
 
 
 @app.command("resume")
@@ -89,22 +87,15 @@ def resume(
         async def work(workshop: Workshop, told: Callable[[str, NodeState], None]) -> GraphOutcome:
             return await resume_graph(workshop, at_once=at_once, progress=told)
 
-        _run(work, opened, here, agent, project_id, local, as_json, None)
+        _run(work, project, opened, here, agent, project_id, local, as_json, None)
 
 
 @app.command("validate")
-def validate(
-    file: File, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
-) -> None:
+def validate(file: File, as_json: AsJson = False) -> None:
     """Check a graph; nothing is run."""
-    import json
-
     read = _read(file)
     if as_json:
-        nodes = [
-            {"id": node.id, "type": node.kind, "needs": sorted(node.needs)} for node in read.nodes.values()
-        ]
-        typer.echo(json.dumps({"nodes": nodes, "variables": dict(read.variables)}, indent=2))
+        typer.echo(_as_json(read))
     else:
         typer.echo(f"{file}: {len(read.nodes)} nodes, nothing wrong")
 
@@ -114,19 +105,30 @@ def show(
     file: File,
     form: Annotated[Form, typer.Option("--format", help="As text or as a picture.")] = Form.TEXT,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Draw a graph."""
+    """Draw a graph; with --json, list its nodes and what each needs."""
     from belljar.flows.graph_picture import as_svg, as_text
 
     read = _read(file)
-    drawn = as_svg(read) if form is Form.SVG else as_text(read) + "\n"
+    if as_json:
+        drawn = _as_json(read) + "\n"
+    else:
+        drawn = as_svg(read) if form is Form.SVG else as_text(read) + "\n"
     if output is None:
         typer.echo(drawn, nl=False)
         return
     try:
-        output.write_text(drawn)
+        output.write_text(drawn, "utf-8")
     except OSError as error:
         raise BadRequest(f"{output} cannot be written: {error.strerror}", field="output") from error
+
+
+def _as_json(read: Graph) -> str:
+    import json
+
+    nodes = [{"id": node.id, "type": node.kind, "needs": sorted(node.needs)} for node in read.nodes.values()]
+    return json.dumps({"nodes": nodes, "variables": dict(read.variables)}, indent=2)
 
 
 def _read(file: Path) -> Graph:
@@ -137,6 +139,7 @@ def _read(file: Path) -> Graph:
 
 def _run(
     work: Callable[[Workshop, Callable[[str, NodeState], None]], Awaitable[GraphOutcome]],
+    folder: Path,
     project: Project,
     here: ProjectRun,
     agent: Sequence[str] | None,
@@ -155,18 +158,18 @@ def _run(
     config = load_here()
     sys.path.insert(0, str(Path.cwd()))  # where a person's own agents are
     agents = {name: agent_from(said) for name, said in _pairs(agent, "agent").items()}
-    service = not local and remote.is_there(config)
-    told = _Progress(here.run_id, nodes, quiet=as_json)
+    opening = remote.opened(config, here=local)
+    told = _Progress(here.run_id, folder, nodes, quiet=as_json)
 
     async def all_of_it() -> GraphOutcome:
-        async with connected(config, service=service) as client:
+        async with opening as client:
             workshop = Workshop(client, project, here, config.allowed_prefixes, agents, project_id)
             return await work(workshop, told)
 
     try:
         outcome = asyncio.run(all_of_it())
     except KeyboardInterrupt:
-        typer.echo(f"belljar: broken off; go on with: belljar graph resume {here.run_id}", err=True)
+        typer.echo(f"belljar: broken off; go on with: {told.resume}", err=True)
         raise
     if as_json:
         _print_json(outcome)
@@ -175,24 +178,12 @@ def _run(
     raise typer.Exit(0 if outcome.ok else 1)
 
 
-@asynccontextmanager
-async def connected(config: Config, *, service: bool) -> AsyncIterator[AsyncClient]:
-    """The running service, or one in this process."""
-    from belljar import alocal
-    from belljar.client import AsyncClient
-
-    if service:
-        async with AsyncClient() as client:
-            yield client
-    else:
-        async with alocal(config) as client:
-            yield client
-
-
 class _Progress:
     """A line on stderr for each node that is over."""
 
-    def __init__(self, run_id: str, nodes: int | None, *, quiet: bool) -> None:
+    def __init__(self, run_id: str, folder: Path, nodes: int | None, *, quiet: bool) -> None:
+        where = "" if folder == Path() else f" --project {shlex.quote(str(folder))}"
+        self.resume = f"belljar graph resume {run_id}{where}"
         self._quiet = quiet
         self._nodes = "?" if nodes is None else str(nodes)
         self._over = 0
@@ -223,7 +214,7 @@ class _Progress:
                 for path in state.output.get("written_files", ()):
                     typer.echo(one_line(path))
         if not outcome.ok:
-            typer.echo(f"belljar: go on with: belljar graph resume {outcome.run_id}", err=True)
+            typer.echo(f"belljar: go on with: {self.resume}", err=True)
 
 
 def _print_json(outcome: GraphOutcome) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from belljar.cli.options import AsJson
+
 if TYPE_CHECKING:
     from belljar.engines.docker.api import Api
 
 app = typer.Typer(help="Images of the docker and gvisor engines.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("build")
@@ -28,9 +28,11 @@ def build(
     ] = False,
     packages: Annotated[str, typer.Option(help="More Debian packages, such as python3-numpy.")] = "",
     network: Annotated[str, typer.Option(help="Network of the build alone.")] = "host",
+    as_json: AsJson = False,
 ) -> None:
     """Build belljar's own images."""
     import asyncio
+    import json
 
     from belljar.engines.docker import building
     from belljar.errors import BadRequest
@@ -52,11 +54,14 @@ def build(
                 chosen = building.BASE if bootstrap else base
                 async for line in building.build(api, name, base=chosen, packages=packages, network=network):
                     typer.echo(f"  {_harmless(line)}", err=True)
-                typer.echo(building.tag(name))
+                if not as_json:
+                    typer.echo(building.tag(name))
         finally:
             await api.close()
 
     asyncio.run(work())
+    if as_json:
+        typer.echo(json.dumps({"built": [building.tag(name) for name in wanted]}, indent=2))
 
 
 @app.command("list")

@@ -23,7 +23,7 @@ async def _serve(config: Config) -> None:
     try:
         from belljar.mcp import serve_stdio
     except ImportError as error:
-        raise Unavailable("MCP is not installed here; `pip install belljar[mcp]` adds it") from error
+        raise Unavailable("MCP is not installed here; in belljar's source: pip install '.[mcp]'") from error
     from belljar.cli.remote import opened
 
     async with opened(config) as client:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from belljar.config import Config
 
 File = Annotated[str | None, typer.Argument(help="A program; - reads it from standard input.")]
 Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments of the program.")]
@@ -24,4 +27,17 @@ Packages = Annotated[
 ]
 Start = Annotated[str, typer.Option(help="Python in a warm interpreter (fork) or a new one (exec).")]
 ProjectId = Annotated[str | None, typer.Option(metavar="P", help="The project it is for.")]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", metavar="DIR", help="Where records, receipts and the token are.")
+]
+Engine = Annotated[
+    str | None, typer.Option(metavar="E", help="What makes the jars: auto, jail, docker or gvisor.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def config_with(**given: str | None) -> Config:
+    """The configuration of this place, with the settings that the command line has."""
+    from belljar.config import load_here
+
+    return load_here({f"sandbox.{name}": text for name, text in given.items() if text is not None})

@@ -40,9 +40,9 @@ def pack(
     if start not in set(Start):
         raise BadRequest(f"--start is fork or exec, not {start!r}", field="start")
     with Project(root) as project:
-        files = project.pack(inputs or [], limits)
+        files = project.pack([in_project(root, name) for name in inputs or ()], limits)
     return RunRequest(
-        language=_language(language, file),
+        language=language_of(language, file),
         code=_code(file, code),
         start=Start(start),
         args=tuple(arguments or ()),
@@ -51,6 +51,18 @@ def pack(
         packages=tuple(packages or ()),
         stdin=_stdin(stdin, limits),
     )
+
+
+def in_project(root: Path, name: str) -> str:
+    """A name as a shell completes it, `./data.csv` or from `/` on, in the project's own words. What leads out
+    stays as it is, to be refused."""
+    path = Path(name)
+    if path.is_absolute():
+        for folder in (root.absolute(), root.resolve()):
+            if path.is_relative_to(folder):
+                path = path.relative_to(folder)
+                break
+    return str(path)
 
 
 def unpack(folder: Path | None, files: Iterable[tuple[str, bytes]], *, overwrite: bool) -> Landed:
@@ -96,11 +108,15 @@ def _exists(folder: int, path: str) -> bool:
     return True
 
 
-def _language(name: str | None, file: str | None) -> Language:
+def language_of(name: str | None, file: str | None) -> Language:
     from belljar.models import Language
 
     if name is None:
-        return Language.of_file(file or "") or Language.PYTHON
+        found = Language.of_file(file or "")
+        if found is None and file is not None and Path(file).suffix:
+            message = f"{file} does not say by its name what language it is in; say so with --language"
+            raise UnsupportedLanguage(message, field="language")
+        return found or Language.PYTHON
     if name not in {*Language, "shell"}:
         raise UnsupportedLanguage(
             f"unknown language {name!r}; there are {', '.join(Language)}", field="language"

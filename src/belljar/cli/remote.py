@@ -1,4 +1,4 @@
-"""The running service as the commands use it: found, called, and its runs told as if they ran here."""
+"""The service as the commands use it, running or in this process: found, called, its runs shown."""
 
 from __future__ import annotations
 
@@ -17,31 +17,46 @@ if TYPE_CHECKING:
     from belljar.client import AsyncClient, Client, Event, Result
     from belljar.client.wire import RunOptions
     from belljar.config import Config
-    from belljar.models import Limits, RunRequest, RunResult
+    from belljar.models import Language, Limits, RunRequest, RunResult
 
 _CONNECT_S = 0.05
 _HEALTH_S = 1.0
 
 
 @contextmanager
-def connected() -> Iterator[Client]:
+def connected(config: Config | None = None) -> Iterator[Client]:
     """A client of the configured service. Who is not there is not waited for: a person does."""
     from belljar.client import Client, Retry
+    from belljar.client.discovery import address_of, token_for
+    from belljar.config import load_here
 
-    with Client(retry=Retry(attempts=4, first_s=0.05)) as client:
+    config = config or load_here()
+    address = address_of(config)
+    with Client(address, token_for(address, config) or "", retry=Retry(attempts=4, first_s=0.05)) as client:
         try:
             yield client
         except Unauthorized as error:
-            from belljar.config import load_here
-
-            where = f"BELLJAR_TOKEN and, for a service of this machine, {load_here().data_dir / 'token'}"
+            where = f"BELLJAR_TOKEN and, for a service of this machine, {config.data_dir / 'token'}"
             message = f"{error.message}; a token is looked for in {where}"
             raise Unauthorized(message, field=error.field) from error
 
 
-def opened(config: Config) -> AbstractAsyncContextManager[AsyncClient]:
-    """A client of the service that `is_there`, else of one in this process."""
-    if is_there(config):
+@contextmanager
+def at_hand(config: Config, *, here: bool) -> Iterator[Client]:
+    """For one run: the service that `is_there`, else or if it is wanted `here`, one in this process."""
+    if not here and is_there(config):
+        with connected(config) as client:
+            yield client
+    else:
+        from belljar.inprocess import for_one_run, local
+
+        with local(for_one_run(config)) as client:
+            yield client
+
+
+def opened(config: Config, *, here: bool = False) -> AbstractAsyncContextManager[AsyncClient]:
+    """For many runs, and code that does not block."""
+    if not here and is_there(config):
         from belljar.client import AsyncClient
 
         return AsyncClient()
@@ -92,7 +107,7 @@ def _listeners(port: int) -> Iterator[int]:
     """Users who listen on a port of this machine, proc_net(5)."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
+            for line in Path(table).read_text("utf-8").splitlines()[1:]:
                 columns = line.split()
                 if columns[3] == "0A" and int(columns[1].rpartition(":")[2], 16) == port:
                     yield int(columns[7])
@@ -107,26 +122,29 @@ class Granted(NamedTuple):
     digest: str
 
 
-def granted(client: Client, config: Config, asked: Mapping[str, float]) -> Granted:
+def granted(client: Client, config: Config, asked: Mapping[str, float], language: Language) -> Granted:
     """For what is asked, and where the caller's own configuration is narrower than the service, for that."""
     from belljar.config import stated_limits
+    from belljar.models import RunRequest
+    from belljar.policy.roles import tool_of
 
-    first = _explained(client, asked)
+    tool = tool_of(RunRequest(language=language))
+    first = _explained(client, asked, tool)
     narrowed = {
         f"limits.{name}": value
         for name, value in stated_limits(config).items()
         if f"limits.{name}" not in asked and _is_narrower(name, value, getattr(first.limits, name, None))
     }
-    return _explained(client, {**narrowed, **asked}) if narrowed else first
+    return _explained(client, {**narrowed, **asked}, tool) if narrowed else first
 
 
-def _explained(client: Client, overrides: Mapping[str, float]) -> Granted:
+def _explained(client: Client, overrides: Mapping[str, float], tool: str) -> Granted:
     from dataclasses import fields
 
     from belljar.client import ForeignError
     from belljar.models import Limits
 
-    answer = client.explain(policy_overrides=overrides)
+    answer = client.explain(tool=tool, policy_overrides=overrides)
     known = {one.name for one in fields(Limits)}
     try:
         limits = {name: value for name, value in answer["grant"]["limits"].items() if name in known}
@@ -147,6 +165,8 @@ class RunThere(NamedTuple):
     result: RunResult
     """In the words of a run that took place here."""
     answer: Result
+    unshown: OSError | None
+    """Why its output was not shown to the end."""
 
 
 def run_there(
@@ -164,10 +184,10 @@ def run_there(
 
 def followed(client: Client, events: Generator[Event | Result, None, None], live: bool) -> RunThere:
     """A run that goes on there, to its end."""
-    from belljar.cli.terminal import Screen
+    from belljar.cli.terminal import LastingScreen
     from belljar.client import Event
 
-    screens = {"stdout": Screen(sys.stdout), "stderr": Screen(sys.stderr)}
+    screens = {"stdout": LastingScreen(sys.stdout), "stderr": LastingScreen(sys.stderr)}
     written = {name: bytearray() for name in screens}
     exec_id = posture = ""
     answer = None
@@ -202,7 +222,8 @@ def followed(client: Client, events: Generator[Event | Result, None, None], live
     assert answer is not None, "a stream ends with a result"
     engine = str(client.get(answer.id).get("engine", ""))
     result = _as_run_here(answer, bytes(written["stdout"]), bytes(written["stderr"]), engine, posture)
-    return RunThere(result, answer)
+    lost = [screen.failed for screen in screens.values() if screen.failed is not None]
+    return RunThere(result, answer, lost[0] if lost else None)
 
 
 def _options(

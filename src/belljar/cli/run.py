@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,21 +11,24 @@ from belljar.cli.options import (
     Arguments,
     AsJson,
     Code,
+    DataDir,
+    Engine,
     Env,
     File,
     Language,
     MemoryMb,
     Packages,
+    ProjectId,
     Start,
     Stdin,
     Timeout,
+    config_with,
 )
 from belljar.errors import BadRequest
 
 if TYPE_CHECKING:
-    from belljar.config import Config
+    from belljar.cli.remote import RunThere
     from belljar.flows.project import Landed
-    from belljar.models import Grant, RunRequest, RunResult
 
 
 def run(
@@ -49,40 +50,34 @@ def run(
     env: Env = None,
     packages: Packages = None,
     start: Start = "fork",
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="E", help="What holds it: auto, jail, docker or gvisor. Runs it here."),
-    ] = None,
+    engine: Engine = None,
     local: Annotated[
-        bool, typer.Option("--local", help="Run it here, even if a service is running.")
+        bool,
+        typer.Option("--local", help="Run it here, even if a service is running. So does --engine."),
     ] = False,
+    data_dir: DataDir = None,
+    project_id: ProjectId = None,
     project: Annotated[str, typer.Option(metavar="DIR", help="The project.")] = ".",
     as_json: AsJson = False,
 ) -> None:
     """Run a program in a jar, by the running service if there is one. The exit status is the program's."""
-    import asyncio
+    import json
 
     from belljar.cli import remote
-    from belljar.cli.asking import approved_here
     from belljar.cli.outcome import exit_status, print_summary
-    from belljar.cli.packing import pack
-    from belljar.config import load_here
-    from belljar.flows.project import SUMMARY_BYTES, Project, new_run_id, prefix_for, summary
-    from belljar.wiring import check_enabled, grant_for
+    from belljar.cli.packing import in_project, language_of, pack
+    from belljar.flows.project import SUMMARY_BYTES, Project, new_run_id, prefix_for
+    from belljar.wiring import check_enabled
 
     root = Path(project)
     if not root.is_dir():
         raise BadRequest(f"{project} is not a folder", field="project")
-    config = load_here()
+    config = config_with(engine=engine, data_dir=data_dir)
     check_enabled(config)
     asked = {"limits.timeout_s": timeout, "limits.memory_mb": memory_mb}
     overrides = {name: value for name, value in asked.items() if value is not None}
-    with ExitStack() as stack:
-        grant: Grant | remote.Granted
-        if local or engine is not None or not remote.is_there(config):
-            grant = grant_for(config, overrides)
-        else:
-            grant = remote.granted(stack.enter_context(remote.connected()), config, overrides)
+    with remote.at_hand(config, here=local or engine is not None) as client, Project(root) as opened:
+        grant = remote.granted(client, config, overrides, language_of(language, file))
         request = pack(
             root,
             grant.limits,
@@ -97,68 +92,41 @@ def run(
             packages=packages,
         )
         run_id = new_run_id()
-        prefix = prefix_for(run_id, output_prefix, config.allowed_prefixes)
-        here = stack.enter_context(Project(root)).start(run_id)
+        asked_prefix = output_prefix and in_project(root, output_prefix)
+        prefix = prefix_for(run_id, asked_prefix, config.allowed_prefixes)
+        try:
+            here = opened.start(run_id)
+        except BadRequest as error:
+            message = f"{error.message}; name a folder that can be written to with --project DIR"
+            raise BadRequest(message, field=error.field) from error
         here.event("sandbox_start", grant=grant.digest)
         try:
-            if isinstance(grant, remote.Granted):
-                result = remote.run_there(grant, request, live=not as_json).result
-            else:
-                approved = grant.approve_at is not None and approved_here(grant, request, ask=not as_json)
-                running = _run(config, engine, grant, request, live=not as_json, approved=approved)
-                result = asyncio.run(running)
+            ran = remote.run_there(grant, request, live=not as_json, project_id=project_id)
         except BaseException as error:
             here.event("sandbox_failed", reason=getattr(error, "code", type(error).__name__))
             raise
+        result = ran.result
         landed = here.land(
             [(artifact.path, artifact.content) for artifact in result.artifacts],
-            lambda landed: summary(run_id, result, landed, keep=SUMMARY_BYTES),
+            lambda landed: _told(run_id, ran, landed, keep=SUMMARY_BYTES),
             prefix=prefix,
             overwrite=overwrite,
+            exec_id=ran.answer.id,
             verdict=result.verdict,
             exit_code=result.exit_code,
         )
     if as_json:
-        _print_json(result, landed, run_id)
+        typer.echo(json.dumps(_told(run_id, ran, landed), indent=2))
     else:
         print_summary(result, landed)
-    raise typer.Exit(exit_status(result))
+    if ran.answer.error_code:
+        typer.echo(f"belljar: {ran.answer.error_code}: {ran.answer.error_reason}", err=True)
+    raise typer.Exit(exit_status(ran, landed))
 
 
-async def _run(
-    config: Config, name: str | None, grant: Grant, request: RunRequest, *, live: bool, approved: bool
-) -> RunResult:
-    from belljar.cli.terminal import Screen
-    from belljar.execution.runs import stream
-    from belljar.models import Output, RunResult, Stream
-    from belljar.wiring import engine_for, packages_for
-
-    screens = {Stream.STDOUT: Screen(sys.stdout), Stream.STDERR: Screen(sys.stderr)}
-    result = None
-    engine = await engine_for(config, name)
-    try:
-        grant = await engine.fit(grant, request.language)
-        packages = None
-        if request.packages:
-            packages = await packages_for(config).prepare(engine, grant, request.packages)
-        running = stream(engine, grant, request, approved=approved, packages=packages)
-        async with aclosing(running) as events:
-            async for event in events:
-                if isinstance(event, Output) and live:
-                    screens[event.stream].write(event.data)
-                elif isinstance(event, RunResult):
-                    result = event
-    finally:
-        for screen in screens.values():
-            screen.close()
-        await engine.close()
-    assert result is not None
-    return result
-
-
-def _print_json(result: RunResult, landed: Landed, run_id: str) -> None:
-    import json
-
+def _told(run_id: str, ran: RunThere, landed: Landed, keep: int | None = None) -> dict[str, object]:
     from belljar.flows.project import summary
 
-    typer.echo(json.dumps(summary(run_id, result, landed), indent=2))
+    answer = ran.answer
+    ids = {"exec_id": answer.id, "request_id": answer.request_id, "receipt": answer.receipt}
+    return ids | summary(run_id, ran.result, landed, keep=keep)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from belljar.cli.options import DataDir, Engine, config_with
+
 if TYPE_CHECKING:
     from belljar.config import Config
 
@@ -14,12 +16,8 @@ if TYPE_CHECKING:
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where records, receipts and the token are.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(metavar="E", help="What makes the jars: auto, jail, docker or gvisor.")
-    ] = None,
+    data_dir: DataDir = None,
+    engine: Engine = None,
     policy: Annotated[str | None, typer.Option(metavar="FILE", help="The policy.")] = None,
     max_concurrency: Annotated[str | None, typer.Option(metavar="N", help="Runs at the same time.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say where it is as JSON.")] = False,
@@ -28,17 +26,15 @@ def serve(
     import logging
 
     from belljar.api.server import serve as serve_http
-    from belljar.config import load_here
 
-    given = {
-        "sandbox.host": host,
-        "sandbox.port": port,
-        "sandbox.data_dir": data_dir,
-        "sandbox.engine": engine,
-        "sandbox.policy": policy,
-        "sandbox.max_concurrent_execs": max_concurrency,
-    }
-    config = load_here({key: text for key, text in given.items() if text is not None})
+    config = config_with(
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        engine=engine,
+        policy=policy,
+        max_concurrent_execs=max_concurrency,
+    )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if not _only_this_machine(config.host):
         typer.echo(

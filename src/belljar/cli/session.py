@@ -122,11 +122,12 @@ def run(
         session = client.get_session(session_id)
         events = session.stream(request.code, str(request.language), **options)
         ran = followed(client, events if as_json else _showing(events), live=not as_json)
+    nothing = Landed("")
     if as_json:
         _print_json(ran.answer.answer)
     else:
-        print_summary(ran.result, Landed(""))
-    raise typer.Exit(exit_status(ran.result))
+        print_summary(ran.result, nothing)
+    raise typer.Exit(exit_status(ran, nothing))
 
 
 def _showing(events: Iterator[Event | Result]) -> Generator[Event | Result, None, None]:
@@ -236,7 +237,7 @@ def extend(
     seconds: Annotated[float, typer.Argument(help="From now.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let a session live so much longer."""
+    """Let a session live at least so long."""
     from belljar.cli.remote import connected
 
     with connected() as client:
@@ -330,13 +331,18 @@ def cat(session_id: SessionId, path: JarPath, area: Area = "work") -> None:
 def put(
     session_id: SessionId,
     source: Annotated[Path, typer.Argument(help="A file here; - is standard input.")],
-    path: JarPath,
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="In the jar; without it, the file's name.")
+    ] = None,
     area: Area = "work",
     as_json: AsJson = False,
 ) -> None:
     """Write a file of the session."""
     from belljar.cli.remote import connected
 
+    if path is None and source == Path("-"):
+        raise BadRequest("say what standard input is to be called: put ID - PATH", field="path")
+    path = path or source.name
     try:
         content = sys.stdin.buffer.read() if source == Path("-") else source.read_bytes()
     except OSError as error:

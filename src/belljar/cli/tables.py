@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 _WIDE = 200
 """Columns where there is no screen: whoever reads it later wants no line broken for one."""
 
+_IDS = ("id", "run")
+"""Columns that are copied from: on a narrow screen the others give way."""
+
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, stderr: bool = False) -> None:
     from rich.console import Console
@@ -26,7 +29,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(*head, header_style="bold")
+    made = Table(header_style="bold")
+    for name in head:
+        made.add_column(name, no_wrap=name in _IDS, overflow="fold")
     for row in rows:
         made.add_row(*(Text(one_line(cell)) for cell in row))
     return made

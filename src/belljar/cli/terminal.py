@@ -8,7 +8,9 @@ they are.
 from __future__ import annotations
 
 import codecs
+import os
 import re
+from collections.abc import Callable
 from typing import IO
 
 _COLOUR = r"\x1b\[[0-9;:]{0,32}m"
@@ -48,6 +50,33 @@ class Screen:
     def _show(self, text: str) -> None:
         self._target.write(harmless(text, colours=True))
         self._target.flush()
+
+
+class LastingScreen(Screen):
+    """One whose program goes on when nobody reads it any more: the rest is let go, and `failed` says why."""
+
+    failed: OSError | None = None
+
+    def write(self, data: bytes) -> None:
+        self._unless_failed(lambda: super(LastingScreen, self).write(data))
+
+    def close(self) -> None:
+        self._unless_failed(super().close)
+
+    def _unless_failed(self, work: Callable[[], None]) -> None:
+        if self.failed is None:
+            try:
+                work()
+            except OSError as error:
+                self.failed = error
+                silence(self._target)
+
+
+def silence(target: IO[str]) -> None:
+    """From now on it leads nowhere. What lies in its buffer would fail again when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, target.fileno())
+    os.close(nowhere)
 
 
 def harmless(text: str, *, colours: bool = False) -> str:

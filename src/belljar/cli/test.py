@@ -41,7 +41,6 @@ def judge(
     import asyncio
 
     from belljar.cli import remote
-    from belljar.cli.graph import connected
     from belljar.config import load_here
     from belljar.flows.testdriven import Suite, SuiteKind, by, run_tests
     from belljar.models import Language
@@ -50,11 +49,10 @@ def judge(
     found = [one for file in tests or () for one in _tests_in(file)]
     if not tests:
         found = [Suite(SuiteKind.DOCSTRINGS, code.name)]
-    config = load_here()
-    service = not local and remote.is_there(config)
+    opening = remote.opened(load_here(), here=local)
 
     async def all_of_them() -> Report:
-        async with connected(config, service=service) as client:
+        async with opening as client:
             return await run_tests(
                 by(client),
                 text,

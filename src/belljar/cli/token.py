@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from belljar.cli.options import AsJson, DataDir, config_with
 from belljar.errors import BadConfig, BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection
 
     from belljar.tokens import Token, Tokens
 
 app = typer.Typer(help="Who may call the service: tokens with a role.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("create")
@@ -29,6 +27,7 @@ def create(
     agent_role: Annotated[
         str | None, typer.Option(metavar="R", help="The policy's role that all its runs have.")
     ] = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token. It is shown once: only its hash is kept."""
@@ -38,20 +37,24 @@ def create(
     if role not in set(Role):
         raise BadRequest(f"--role is one of {', '.join(Role)}, not {role!r}", field="role")
     projects = tuple(map(check_project_id, project)) if project else None
-    with _tokens() as tokens:
-        made, text = tokens.create(Role(role), projects, note, agent_role)
+    made, text = _tokens(data_dir).create(Role(role), projects, note, agent_role)
     if as_json:
         _print_json({**_row(made), "token": text})
     else:
         typer.echo(text)
         typer.echo(f"belljar: {made.id}, {made.role}; keep it now, it is not shown again", err=True)
+    if agent_role is not None and agent_role not in _known_roles(data_dir):
+        typer.echo(
+            f"belljar: the policy that is configured here has no role {agent_role}; a service without it "
+            "refuses every run of this token",
+            err=True,
+        )
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
+def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the tokens that were made; the operator's own, which every service has, is not among them."""
-    with _tokens() as tokens:
-        known = tokens.all()
+    known = _tokens(data_dir).all()
     if as_json:
         _print_json([_row(token) for token in known])
         return
@@ -64,24 +67,31 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @app.command("revoke")
-def revoke(token_id: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")]) -> None:
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Take a token back. A running service knows at once."""
-    with _tokens() as tokens:
-        tokens.revoke(token_id)
+    _tokens(data_dir).revoke(token_id)
+    if as_json:
+        _print_json({"id": token_id, "revoked": True})
 
 
-@contextmanager
-def _tokens() -> Iterator[Tokens]:
-    from belljar.config import load_here
+def _known_roles(data_dir: str | None) -> Collection[str]:
+    """A service may have another policy, so this is said, not held against anybody."""
+    from belljar.wiring import policies_of
+
+    return policies_of(config_with(data_dir=data_dir)).roles
+
+
+def _tokens(data_dir: str | None) -> Tokens:
     from belljar.tokens import Tokens
 
-    config = load_here()
-    try:
-        yield Tokens(config.data_dir, config.token)
-    except OSError as error:
-        raise BadConfig(
-            f"the tokens in {config.data_dir} cannot be read or written: {error.strerror}", field="data_dir"
-        ) from error
+    config = config_with(data_dir=data_dir)
+    if config.data_dir.exists() and not config.data_dir.is_dir():
+        raise BadConfig(f"{config.data_dir} is no folder; set sandbox.data_dir to another", field="data_dir")
+    return Tokens(config.data_dir, config.token)
 
 
 def _row(token: Token) -> dict[str, object]:

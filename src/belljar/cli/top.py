@@ -49,13 +49,13 @@ def _rows(usage: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
             one.get("kind"),
             one.get("id"),
             one.get("project_id"),
-            one.get("cpu_percent"),
-            one.get("memory_mb"),
+            one.get("cpu_usage_percent"),
+            one.get("memory_usage_mb"),
             one.get("memory_limit_mb"),
-            one.get("pids"),
-            one.get("network_sent"),
-            one.get("network_received"),
+            one.get("pids_current"),
+            one.get("network_tx_bytes"),
+            one.get("network_rx_bytes"),
             ", ".join(map(str, one.get("alerts", ()))),
         )
-        for one in sorted(usage, key=lambda one: -float(one.get("cpu_percent", 0)))
+        for one in sorted(usage, key=lambda one: -float(one.get("cpu_usage_percent", 0)))
     ]

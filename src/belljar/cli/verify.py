@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from belljar.errors import NotFound
+from belljar.cli.options import AsJson, DataDir, config_with
+from belljar.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from belljar.audit.receipts import Fault, LeftBehind
+    from belljar.audit.receipts import Fault, LeftBehind, Note
     from belljar.audit.records import Receipt
     from belljar.config import Config
 
@@ -30,6 +31,7 @@ _FAULTS = 1000
 class Checked(NamedTuple):
     receipts: int
     faults: Sequence[Fault]
+    notes: Sequence[Note] = ()
 
 
 def verify(
@@ -43,18 +45,24 @@ def verify(
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The public key; else that of the data directory.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check receipts, records, artifacts and the audit trail. Exit status 1 if something is wrong."""
     import asyncio
 
     from belljar.audit.receipts import load_exported, load_public_key, verify_receipt
-    from belljar.config import load_here
 
-    config = load_here()
-    public_key = load_public_key(key or config.data_dir / "signing.key.pub")
+    config = config_with(data_dir=data_dir)
+    own_key = config.data_dir / "signing.key.pub"
+    if key is None and not own_key.exists():
+        raise BadRequest(f"there are no receipts in {config.data_dir} yet", field="data_dir")
+    public_key = load_public_key(key or own_key)
     if what is None or _EXEC_ID.fullmatch(what):
         checked = asyncio.run(_walk(config, public_key, run=None if everything else what))
+    elif not Path(what).is_file():
+        message = f"{what!r} is neither the id of a run (ex-…) nor a file with an exported receipt"
+        raise BadRequest(message, field="what")
     else:
         receipt = load_exported(Path(what))
         checked = Checked(1, verify_receipt(receipt, public_key))
@@ -80,19 +88,22 @@ async def _walk(
         if run is not None and await store.receipt_of(run) is None:
             raise NotFound(f"there is no receipt of a run {run}; one that is not over has none yet")
         left_behind = _left_behind(config)
-        faults = await verify_chain(store, public_key, left_behind=left_behind, anchor=anchor, limit=_FAULTS)
+        walked = await verify_chain(store, public_key, left_behind=left_behind, anchor=anchor, limit=_FAULTS)
+        faults = walked.faults
         trail = config.data_dir / "audit.jsonl"
         if trail.exists():
             faults += await verify_trail(trail, store, limit=_FAULTS)
         if run is not None:
-            return Checked(1, [fault for fault in faults if fault.exec_id == run])
-        return Checked(len([None async for _ in store.receipts()]), faults)
+            of_run = [note for note in walked.notes if note.exec_id == run]
+            return Checked(1, [fault for fault in faults if fault.exec_id == run], of_run)
+        return Checked(walked.receipts, faults, walked.notes)
 
 
 def _left_behind(config: Config) -> LeftBehind | None:
     from belljar.execution.workspace import Workspace
+    from belljar.wiring import workspace_root
 
-    root = config.data_dir / "workspace"
+    root = workspace_root(config)
     return Workspace(root).digests if root.is_dir() else None
 
 
@@ -104,6 +115,8 @@ def _print(checked: Checked) -> None:
             part for part in (fault.number is not None and f"#{fault.number}", fault.exec_id) if part
         )
         typer.echo(one_line(f"{fault.kind}: {where}: {fault.what}"))
+    for note in checked.notes:
+        typer.echo(one_line(f"note: #{note.number} {note.exec_id}: {note.what}"))
     if len(checked.faults) >= _FAULTS:
         typer.echo(f"there may be more than these {_FAULTS}")
     receipts = f"{checked.receipts} receipt{'' if checked.receipts == 1 else 's'}"
@@ -115,4 +128,6 @@ def _print_json(checked: Checked) -> None:
     from dataclasses import asdict
 
     faults = [asdict(fault) for fault in checked.faults]
-    typer.echo(json.dumps({"ok": not faults, "receipts": checked.receipts, "faults": faults}, indent=2))
+    notes = [note._asdict() for note in checked.notes]
+    said = {"ok": not faults, "receipts": checked.receipts, "faults": faults, "notes": notes}
+    typer.echo(json.dumps(said, indent=2))

@@ -32,7 +32,7 @@ def token_for(base_url: str, config: Config) -> str | None:
     if not _is_this_machine(httpx2.URL(base_url).host):
         return None  # the file's token is not for others to see
     try:
-        return (config.data_dir / "token").read_text().strip() or None
+        return (config.data_dir / "token").read_text("utf-8").strip() or None
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -116,7 +116,7 @@ class AsyncSession:
         await self._client._json("DELETE", self._path("contexts", name), once=True)
 
     async def extend(self, seconds: float) -> Mapping[str, Any]:
-        """Let it live so much longer from now."""
+        """Let it live at least so long from now."""
         return await self._client._json("POST", self._path("extend"), {"seconds": seconds})
 
     async def pause(self) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ _CLASSES: Mapping[str, type[BelljarError]] = {
     if issubclass(cls := getattr(errors, name), BelljarError) and cls is not BelljarError
 }
 _EXTRAS: Mapping[type[BelljarError], Mapping[str, object]] = {
-    ApprovalNeeded: {"exec_id": "", "approval_id": ""},
+    ApprovalNeeded: {"approval_id": ""},
     PathNotAllowed: {"reason": ""},
     PolicyEscalation: {"asked": None, "ceiling": None, "layer": ""},
     QueueFull: {"retry_after_s": 1},
@@ -105,6 +105,9 @@ class Result:
     skipped: tuple[Skipped, ...]
     usage: Usage
     receipt: str | None
+    error_code: str | None = None
+    """If what it left could not be kept; `error_reason` says what."""
+    error_reason: str | None = None
     packages: tuple[Package, ...] = ()
     """What was installed for it."""
     results: tuple[Mapping[str, Any], ...] = ()
@@ -323,13 +326,14 @@ def refusal(answer: Mapping[str, Any]) -> BelljarError:
     cls = _CLASSES[code]
     made = cls.__new__(cls)
     BelljarError.__init__(made, message, field=where)
+    made.exec_id = str(detail.get("exec_id", ""))
     vars(made).update({name: detail.get(name, value) for name, value in _EXTRAS.get(cls, {}).items()})
     return made
 
 
 def refused(record: Mapping[str, Any]) -> BelljarError:
     """What a record says a run was refused for."""
-    names = {"code": "error_code", "message": "error_reason", "field": "error_field"}
+    names = {"code": "error_code", "message": "error_reason", "field": "error_field", "exec_id": "exec_id"}
     return refusal({"error": {name: record[key] for name, key in names.items()}})
 
 
@@ -360,6 +364,8 @@ def result(answer: Mapping[str, Any]) -> Result:
         skipped=tuple(Skipped(skip["path"], SkipReason(skip["reason"])) for skip in answer["skipped"]),
         usage=Usage(**{name: value for name, value in answer["usage"].items() if name in measured}),
         receipt=answer["receipt"],
+        error_code=answer.get("error_code"),
+        error_reason=answer.get("error_reason"),
         packages=tuple(Package(**row) for row in answer.get("packages", ())),
         results=tuple(dict(shown) for shown in answer.get("results", ())),
         answer=answer,
