@@ -35,8 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "egress": {*WORDS, "wording", "strictyaml"},
     "audit": {*WORDS},
     "metrics": set(),
+    "tracing": {*WORDS, "audit"},
     "tokens": {*WORDS},
-    "execution": {*WORDS, "paths", "policy", "guest", "engines", "audit", "metrics"},
+    "execution": {*WORDS, "paths", "policy", "guest", "engines", "audit", "metrics", "tracing"},
     "flows": {*WORDS, "wording", "strictyaml", "paths", "policy", "guest", "execution", "audit", "client"},
     "wiring": {*WORDS, "settings", "config", "policy", "egress", "engines", "execution"},
     "service": {
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engines",
         "audit",
         "metrics",
+        "tracing",
         "tokens",
         "execution",
         "flows",
@@ -80,22 +82,24 @@ CLI_AT_TOP = {"errors"}
 """`cli` may import anything, but beyond this only inside the function that needs it: start-up is felt."""
 
 LAUNCHER_MODULES = tuple(
-    f"belljar.engines.jail.{name}"
+    f"belljar.engines.{name}"
     for name in (
-        "boot",
         "cgroup",
-        "launcher",
-        "mounts",
-        "network",
-        "privileges",
-        "rootfs",
-        "syscalls",
-        "userns",
+        "kernelfs",
+        "jail.boot",
+        "jail.experiments",
+        "jail.launcher",
+        "jail.mounts",
+        "jail.network",
+        "jail.privileges",
+        "jail.rootfs",
+        "jail.syscalls",
+        "jail.userns",
     )
 )
-"""Run inside the jail's launcher, where nothing is installed: standard library, the guest and each other."""
+"""Run in the jail's launcher or as a program beside it, where nothing is installed: standard library, the guest and each other."""
 
-HEAVY = {"asyncio", "rich", "tree_sitter", "yaml"}
+HEAVY = {"asyncio", "opentelemetry", "rich", "tree_sitter", "yaml"}
 """Not to be imported by a command that needs none of them."""
 
 SAYS_NOTHING = {"common", "constants", "core", "helper", "helpers", "misc", "types", "util", "utils"}
@@ -191,6 +195,20 @@ def test_the_command_line_imports_the_world_only_where_it_needs_it() -> None:
 
 def test_the_guest_needs_only_the_standard_library() -> None:
     assert not list(foreign("guest", {module_name(path) for path in SOURCES if area(path) == "guest"}))
+
+
+def test_engines_do_not_lean_on_each_other() -> None:
+    """What two of them need is one level up."""
+    engines = {"docker", "jail"}
+    wrong = [
+        f"{place(path, one.line)} imports {one.name}"
+        for path in SOURCES
+        if area(path) == "engines" and path.parent.name in engines
+        for one in imports(path)
+        for other in engines - {path.parent.name}
+        if one.name.startswith(f"{PACKAGE}.engines.{other}.")
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_launcher_module_exists() -> None:

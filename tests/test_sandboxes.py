@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ async def test_a_manager_runs_code_and_shell_commands() -> None:
         assert {"work", "inputs", "artifacts"} <= set(listed.stdout.split())
         files = {"analyze.py": b"print(len(open('data.csv').readlines()))", "data.csv": b"a,b,c\n1,2,3\n"}
         assert (await manager.execute_shell(command="python3 analyze.py", files=files)).stdout == "2\n"
+
+
+async def test_a_manager_connects_once_for_those_who_call_at_once() -> None:
+    async with SandboxManager(pool_size=1) as manager:
+        results = await asyncio.gather(*(manager.execute_shell(f"echo {n}") for n in range(3)))
+        assert [result.stdout for result in results] == ["0\n", "1\n", "2\n"]
 
 
 async def test_a_manager_takes_a_policy(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,15 @@ def test_a_folder_that_cannot_be_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     tokens = Tokens(tmp_path / "file/data")
     with pytest.raises(BadConfig, match="cannot be read: Not a directory"):
+        tokens.all()
+    with pytest.raises(StoreUnavailable, match="cannot be written: Not a directory"):
         tokens.create(Role.AGENT, None)
+
+
+def test_tokens_that_are_made_at_once_by_several_are_all_there(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:  # each opens the files for itself, as another process would
+        made = list(pool.map(lambda _: Tokens(tmp_path).create(Role.AGENT, None)[0].id, range(40)))
+    assert {token.id for token in Tokens(tmp_path).all()} == set(made)
 
 
 def test_two_that_start_at_once_have_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,8 @@ class BelljarError(Exception):
     """Root of the tree. `field` names the part of the request at fault, where there is one."""
 
     code: ClassVar[str]
+    exec_id: str = ""
+    """The run whose record tells of it; empty where nothing was written down."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)

@@ -128,6 +128,10 @@ class SkipReason(StrEnum):
     UNREADABLE = "unreadable"
     OUTSIDE = "outside"  # on another file system than the workspace
     MISSING = "missing"  # listed in `output_files`, but not there
+    SAME_NAME = (
+        "same_name"  # a file that came before it has its place, as `work/artifacts/x` that of `artifacts/x`
+    )
+    NOT_KEPT = "not_kept"  # returned, but not kept in `work`: no later run could be given it
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,7 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One program to run. Exactly one of `code` and `command` is given."""
+    """One program to run. Exactly one of `code` and `command` is given, unless it is `inline`."""
 
     language: Language | None = None
     code: str | None = None
@@ -257,6 +261,9 @@ class RunRequest:
     start: Start = Start.FORK
     args: tuple[str, ...] = ()
     """Arguments after the script: `sys.argv[1:]` of `code`."""
+    inline: tuple[str, ...] | None = None
+    """Options after which the interpreter takes `code` as an argument (`-c`); without code, `args` alone.
+    None: the code is a file."""
     files: tuple[InputFile, ...] = ()
     """Staged under `/workspace/work`."""
     inputs: tuple[InputFile, ...] = ()
@@ -399,6 +406,8 @@ class RunResult:
     usage: Usage
     artifacts: tuple[Artifact, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Where `work` is kept: files that it was given there, and that were gone when it ended by itself."""
     results: tuple[Mapping[str, object], ...] = ()
     """What the cells of a session's context showed, each in its forms."""
     packages: tuple[Package, ...] = ()

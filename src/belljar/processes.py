@@ -15,10 +15,10 @@ __all__ = ["Presence", "epoch", "is_alive", "start_time"]
 def start_time(pid: int) -> int:
     """In clock ticks since boot, 0 if there is no such process. proc_pid_stat(5)"""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return 0
-    return int(stat.rpartition(")")[2].split()[19])
+    return int(stat.rpartition(b")")[2].split()[19])
 
 
 def epoch(pid: int | None = None) -> str:

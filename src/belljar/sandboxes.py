@@ -11,6 +11,7 @@ Without an address they open the service in this process.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -41,6 +42,7 @@ class SandboxManager:
     ) -> None:
         self._opening = _client(base_url, token, pool_size, policy_file)
         self._open = AsyncExitStack()
+        self._connecting = asyncio.Lock()
         self._client: AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
@@ -72,9 +74,10 @@ class SandboxManager:
         return await self.execute_code(command, "bash", timeout, files)
 
     async def _connected(self) -> AsyncClient:
-        if self._client is None:
-            self._client = await self._open.enter_async_context(self._opening)
-        return self._client
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._open.enter_async_context(self._opening)
+            return self._client
 
 
 class SessionSandbox:

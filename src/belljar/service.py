@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from belljar.audit.receipts import Signer
 from belljar.audit.records import AuditStore
 from belljar.audit.trail import Trail
 from belljar.config import Config
-from belljar.errors import BadConfig, BadRequest
+from belljar.engines.base import Engine
+from belljar.errors import BadConfig, BadRequest, EngineUnavailable, GrantNotEnforceable, PostureMismatch
+from belljar.execution import terminals
 from belljar.execution.approvals import Approvals
 from belljar.execution.lifecycle import Lifecycle
 from belljar.execution.pending import Pending
@@ -24,10 +28,21 @@ from belljar.execution.turns import Turns
 from belljar.execution.workspace import Workspace
 from belljar.flows.skills import Skills
 from belljar.metrics import Metrics
-from belljar.models import Language
+from belljar.models import Grant, Language
 from belljar.processes import Presence
 from belljar.tokens import Tokens
-from belljar.wiring import accepts_weaker_limits, check_enabled, engine_for, packages_for, policies_of
+from belljar.tracing import Tracing, tracing_for
+from belljar.wiring import (
+    accepts_weaker_limits,
+    check_enabled,
+    egress_for,
+    engine_for,
+    packages_for,
+    policies_of,
+    workspace_root,
+)
+
+logger = logging.getLogger(__name__)
 
 SHUTDOWN_GRACE_S = 10.0
 
@@ -43,15 +58,21 @@ class Service:
     sessions: Sessions
     sampler: Sampler
     metrics: Metrics
+    tracing: Tracing
     tokens: Tokens
     skills: Skills
 
     @classmethod
     @asynccontextmanager
     async def open(cls, config: Config, *, person: bool = False) -> AsyncIterator[Service]:
-        """Everything up, and what an earlier process left behind settled. `person`: as in `grant_for`."""
+        """Everything up, and what an earlier process left behind settled.
+
+        `person`: as in `wiring.accepts_weaker_limits`.
+        """
         check_enabled(config)
-        _make(config.data_dir)
+        _make(config.data_dir, "data_dir")
+        root = workspace_root(config)
+        _make(root, "workspace_root_wsl")
         skills = Skills(config.skills_dir)
         async with AsyncExitStack() as stack:
             presence = Presence(config.data_dir / "alive")
@@ -60,6 +81,8 @@ class Service:
             store = await open_store(config, signer)
             stack.push_async_callback(store.close)
             metrics = Metrics()
+            tracing = tracing_for(wanted=config.traced)
+            stack.push_async_callback(tracing.aclose)
             engine = Pool(
                 await engine_for(config),
                 min_idle=min(config.pool_min_idle, config.pool_max_idle),
@@ -72,7 +95,7 @@ class Service:
                 engine=engine,
                 policies=policies,
                 store=store,
-                workspace=Workspace(config.data_dir / "workspace"),
+                workspace=Workspace(root),
                 turns=Turns(at_once=config.max_concurrent_execs, waiting=config.max_queued_execs),
                 metrics=metrics,
                 trail=Trail(config.data_dir / "audit.jsonl"),
@@ -80,8 +103,10 @@ class Service:
                 pending=Pending(config.data_dir / "pending"),
                 packages=packages_for(config),
                 refresh=skills.refresh,
+                secrets_within=egress_for(config).secrets_within,
                 accept_weaker_limits=accepts_weaker_limits(config, person=person),
                 epoch=presence.epoch,
+                tracing=tracing,
             )
             rules = SessionRules(
                 idle_s=config.session_idle_s,
@@ -90,11 +115,12 @@ class Service:
             )
             sessions = Sessions(lifecycle, engine, store, rules, epoch=presence.epoch)
             sampler = Sampler(lifecycle, sessions, metrics)
-            await lifecycle.recover(presence.is_alive)
-            await sessions.recover(presence.is_alive)
-            presence.tidy()
             stack.push_async_callback(sessions.close)
             stack.push_async_callback(lifecycle.close, SHUTDOWN_GRACE_S)
+            await lifecycle.recover(presence.is_alive)
+            await sessions.recover(presence.is_alive)
+            await terminals.recover(store, presence.is_alive)
+            presence.tidy()
             for work in (
                 lifecycle.forget_old(config.keep_days, config.keep_gb),
                 sessions.watch(),
@@ -102,7 +128,11 @@ class Service:
                 approvals.watch(),
             ):
                 stack.callback(asyncio.create_task(work).cancel)
-            engine.keep(await engine.fit(lifecycle.decide(overrides={}).grant, Language.PYTHON))
+            usual = lifecycle.decide(tool=policies.usual_tool(None), overrides={})
+            grant = await engine.fit(usual.grant, Language.PYTHON)
+            if not person:
+                await _check_enforced(engine, grant)
+            engine.keep(grant)
             tokens = Tokens(config.data_dir, config.token)
             workspace = lifecycle.workspace
             yield cls(
@@ -115,17 +145,36 @@ class Service:
                 sessions,
                 sampler,
                 metrics,
+                tracing,
                 tokens,
                 skills,
             )
 
 
-def _make(data_dir: Path) -> None:
+async def _check_enforced(engine: Engine, grant: Grant) -> None:
+    """A service that would refuse every run does not start.
+
+    Raises:
+        GrantNotEnforceable, PostureMismatch: a layer is missing.
+    """
     try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        jar = await engine.create(grant)
+    except (GrantNotEnforceable, PostureMismatch):
+        raise
+    except EngineUnavailable as error:  # it may come back
+        logger.warning("no jar can be made now: %s", error)
+    else:
+        await jar.destroy()
+
+
+def _make(folder: Path, setting: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        message = f"the data directory cannot be made: {error.strerror}; set sandbox.data_dir to another"
-        raise BadConfig(message, field="data_dir") from error
+        message = f"{folder} cannot be made: {error.strerror}; set sandbox.{setting} to another folder"
+        raise BadConfig(message, field=setting) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        logger.warning("%s cannot be written to; until it can, runs are refused or their files lost", folder)
 
 
 async def open_store(config: Config, signer: Signer | None) -> LedgerStore:
@@ -140,7 +189,7 @@ async def open_store(config: Config, signer: Signer | None) -> LedgerStore:
         try:
             from belljar.audit.postgres import PostgresStore
         except ImportError as error:
-            message = "records in PostgreSQL need its driver; pip install 'belljar[postgres]'"
+            message = "records in PostgreSQL need its driver; in belljar's source: pip install '.[postgres]'"
             raise BadConfig(message, field="database_url") from error
 
         return await PostgresStore.open(url, signer)

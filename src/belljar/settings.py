@@ -39,6 +39,7 @@ __all__ = [
     "WeakerLimits",
     "as_written",
     "by_key",
+    "limit_key",
     "limits_from",
     "stated_limits",
 ]
@@ -496,6 +497,9 @@ class Config:
     workspace_files: int = _limit(_LIMITS.workspace_files, _COUNT, "Files and folders in `/workspace`.")
     tmp_mb: int = _limit(_LIMITS.tmp_mb, _MEGABYTES, "Size of `/tmp`.")
 
+    traced: bool = False
+    """Whether OpenTelemetry's own variables say where traces go."""
+
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
     """By key; a key that is not here has its default."""
 
@@ -571,10 +575,15 @@ def limits_from(config: Config) -> Limits:
 
 def stated_limits(config: Config) -> dict[str, Any]:
     """Only what somebody set, by its name in policy; the rest is for policy to say."""
-    keys = {setting.attribute: setting.key for setting in SETTINGS}
     attributes = {**_LIMIT_ATTRIBUTES, "on_output_limit": "on_output_limit"}
     return {
         name: getattr(config, attribute)
         for name, attribute in attributes.items()
-        if keys[attribute] in config.sources
+        if limit_key(name) in config.sources
     }
+
+
+def limit_key(name: str) -> str:
+    """The setting for what policy knows by this name."""
+    attribute = _LIMIT_ATTRIBUTES.get(name, name)
+    return next(setting.key for setting in SETTINGS if setting.attribute == attribute)

@@ -6,12 +6,14 @@ that only its owner can read, so that the command line on the same machine finds
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -66,7 +68,7 @@ class Tokens:
         if self._configured is not None:
             return self._configured
         try:
-            known = self._own_file.read_text().strip()
+            known = self._own_file.read_text("utf-8").strip()
             if not known:  # a disk that was full: an empty token would let everybody in
                 raise BadConfig(f"the token file is empty; remove {self._own_file.name}", field="token")
             return known
@@ -102,14 +104,31 @@ class Tokens:
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         token_id = f"tok-{secrets.token_hex(6)}"
         token = Token(token_id, role, projects, created_at, _hash(text), note, agent_role)
-        self._write([*self.all(), token])
+        with self._changing():
+            self._write([*self.all(), token])
         return token, text
 
     def revoke(self, token_id: str) -> None:
-        left = [token for token in self.all() if token.id != token_id]
-        if len(left) == len(self.all()):
-            raise NotFound(f"there is no token {token_id!r}", field="token_id")
-        self._write(left)
+        with self._changing():
+            known = self.all()
+            left = [token for token in known if token.id != token_id]
+            if len(left) == len(known):
+                raise NotFound(f"there is no token {token_id!r}", field="token_id")
+            self._write(left)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One at a time, of all processes: who reads, changes and writes loses nobody else's token."""
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise _unwritable(self._file, error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def all(self) -> list[Token]:
         try:
@@ -121,7 +140,7 @@ class Tokens:
         stamp = (stat.st_mtime_ns, stat.st_ino)
         if stamp != self._read_at:
             try:
-                rows = json.loads(self._file.read_text())
+                rows = json.loads(self._file.read_text("utf-8"))
                 known = [
                     Token(
                         row["id"],
@@ -153,7 +172,8 @@ def _write_whole(path: Path, text: str, put: Callable[[Path, Path], None]) -> No
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -168,10 +188,13 @@ def _write_whole(path: Path, text: str, put: Callable[[Path, Path], None]) -> No
     except FileExistsError:
         raise
     except OSError as error:
-        message = (
-            f"{path.name} cannot be written: {error.strerror}; see that its disk is writable and has room"
-        )
-        raise StoreUnavailable(message) from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path.name} cannot be written: {error.strerror}; see that its disk is writable and has room"
+    )
 
 
 def _hash(text: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from belljar import engines
@@ -13,10 +15,10 @@ from belljar.egress.gate import Egress, Quota
 from belljar.engines import Choice
 from belljar.engines.base import Engine
 from belljar.errors import BadConfig, Refused
-from belljar.models import Grant
+from belljar.execution.hostpaths import Environment, detect_environment, host_paths
 from belljar.policy import files
-from belljar.policy.decisions import PolicySet, decide
-from belljar.settings import WeakerLimits
+from belljar.policy.decisions import PolicySet
+from belljar.settings import WeakerLimits, limit_key
 
 if TYPE_CHECKING:
     from belljar.execution.packages import Packages
@@ -34,8 +36,10 @@ def policies_of(config: Config) -> PolicySet:
     settings = replace(policies.settings, **stated_limits(config))
     wider = settings.wider_than(policies.ceilings)
     if wider:
-        message = f"{wider[0]} of the configuration is above the ceiling of {policies.name}"
-        raise BadConfig(message, field=wider[0])
+        name, key = wider[0], limit_key(wider[0])
+        asked, most = getattr(settings, name), getattr(policies.ceilings, name)
+        message = f"{key} is {asked} ({config.source_of(key)}), above the ceiling of {policies.name}: {most}"
+        raise BadConfig(f"{message}; set it lower", field=key)
     ceilings = policies.ceilings
     if config.images:
         allowed = frozenset(config.images)
@@ -47,13 +51,6 @@ def accepts_weaker_limits(config: Config, *, person: bool) -> bool:
     """`person`: somebody's own run on their own machine, not a server's."""
     accepted = (WeakerLimits.ALWAYS, WeakerLimits.PERSON) if person else (WeakerLimits.ALWAYS,)
     return config.jail_accept_weaker_limits in accepted
-
-
-def grant_for(config: Config, overrides: Mapping[str, object]) -> Grant:
-    """What a person's own request gets."""
-    check_enabled(config)
-    grant = decide(policies_of(config), overrides=overrides).grant
-    return replace(grant, accept_weaker_limits=accepts_weaker_limits(config, person=True))
 
 
 def choice_for(config: Config) -> Choice:
@@ -82,6 +79,24 @@ def egress_for(config: Config) -> Egress:
 async def engine_for(config: Config, name: str | None = None) -> Engine:
     """The engine that the configuration or the caller names, once its probe has passed."""
     return await engines.choose(name or config.engine, choice_for(config))
+
+
+def workspace_root(config: Config) -> Path:
+    """Where a setting says, as this system writes it; else in the data directory."""
+    if not (config.workspace_root_win or config.workspace_root_wsl):
+        return config.data_dir / "workspace"
+    root = Path(
+        host_paths(
+            Environment(config.runtime_mode),
+            detected=detect_environment(sys.platform, platform.release()),
+            workspace_root_win=config.workspace_root_win,
+            workspace_root_wsl=config.workspace_root_wsl,
+        ).host_path_native
+    )
+    if not root.is_absolute():
+        message = f"{root} is no path of this system; set sandbox.runtime_mode to auto"
+        raise BadConfig(message, field="runtime_mode")
+    return root
 
 
 def packages_for(config: Config) -> Packages:

@@ -19,6 +19,7 @@ from belljar.api.app import ROUTES, create_app_for
 from belljar.api.approvals import MAX_SHOWN_CHARS
 from belljar.client import AsyncClient, Event
 from belljar.client.apps import AppTransport
+from belljar.engines.jail.engine import JailEngine
 from belljar.errors import ApprovalDenied, ApprovalNeeded
 from belljar.flows.tools import catalogue
 from belljar.service import Service
@@ -127,15 +128,39 @@ async def test_the_same_request_many_times_at_once_is_one_that_waits(http: httpx
     assert len((await http.get("/approvals")).json()["approvals"]) == 1
 
 
-async def test_a_run_in_a_session_waits_too(http: httpx2.AsyncClient, person: httpx2.AsyncClient) -> None:
-    session = (await http.post("/sandbox/sessions", json={})).json()
-    route = f"/sandbox/sessions/{session['session_id']}/run"
-    told = await asked(http, route, **BODY)
-    assert await asked(http, route, **BODY) == told
-    await say(person, told["approval_id"], "approve")
-    answer = await http.post(route, json={**BODY, "approval_wait_s": 30})
-    assert (answer.status_code, answer.json()["id"]) == (200, told["id"])
-    assert (await http.get(f"/sandbox/sessions/{session['session_id']}")).json()["runs"] == 1
+@pytest_asyncio.fixture(loop_scope="module")
+async def jailed(tmp_path: Path) -> AsyncIterator[Service]:
+    async with opened(tmp_path, JailEngine(), profile=Profile.SUPERVISED) as service:
+        yield service
+
+
+async def test_a_run_in_a_session_waits_too(jailed: Service) -> None:
+    async with client_of(jailed) as http:
+        session = f"/sandbox/sessions/{(await http.post('/sandbox/sessions', json={})).json()['session_id']}"
+        told = await asked(http, f"{session}/run", **BODY)
+        assert await asked(http, f"{session}/run", **BODY) == told
+        await say(http, told["approval_id"], "approve")
+        answer = await http.post(f"{session}/run", json={**BODY, "approval_wait_s": 30})
+        assert (answer.status_code, answer.json()["id"]) == (200, told["id"])
+        assert (await http.get(session)).json()["runs"] == 1
+
+
+async def test_a_yes_in_a_session_is_for_the_files_that_were_shown(jailed: Service) -> None:
+    async with client_of(jailed) as http:
+        session = f"/sandbox/sessions/{(await http.post('/sandbox/sessions', json={})).json()['session_id']}"
+
+        async def put(content: bytes) -> None:
+            await http.put(f"{session}/files/content", params={"path": "x.sh"}, content=content)
+
+        await put(b"echo harmless")
+        body = {"command": ["rm", "-r", "x.sh"], "request_id": "r1"}
+        told = await asked(http, f"{session}/run", **body)
+        shown = (await http.get(f"/approvals/{told['approval_id']}")).json()
+        assert shown["session_files"] == {"work/x.sh": hashlib.sha256(b"echo harmless").hexdigest()}
+        await put(b"echo something else")
+        await say(http, told["approval_id"], "approve")
+        answer = await http.post(f"{session}/run", json={**body, "approval_wait_s": 30})
+        assert code_of(answer) == "APPROVAL_DENIED"
 
 
 async def test_a_run_can_be_followed_by_its_id(http: httpx2.AsyncClient, person: httpx2.AsyncClient) -> None:
@@ -256,6 +281,18 @@ async def test_a_person_sees_all_that_decides_what_will_run(
     assert fields["approve_at"] == ("high", "settings")
     assert shown["asked_by"].startswith("tok-")
     assert "s3cret" not in answer.text
+
+
+async def test_an_agent_does_not_read_what_another_asks_for(
+    service: Service, agent: httpx2.AsyncClient
+) -> None:
+    told = await asked(agent, code=RISKY, stdin="more", request_id="r1")
+    route = f"/approvals/{told['approval_id']}"
+    own = (await agent.get(route)).json()
+    assert (own["code"], own["stdin"], own["complete"]) == (RISKY, "more", True)
+    async with client_with(service, Role.AGENT, ("p1",)) as other:
+        shown = (await other.get(route)).json()
+    assert (shown["code"], shown["stdin"], shown["complete"]) == (None, None, False)
 
 
 async def test_afterwards_only_the_hash_of_the_code_is_left(

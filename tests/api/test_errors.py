@@ -92,6 +92,7 @@ def test_who_may_come_back_is_told_when(error: BelljarError, seconds: str | None
 async def test_an_escalation_says_all_there_is_to_know(http: httpx2.AsyncClient) -> None:
     answer = await http.post("/run", json={"request_id": "r1", "code": "1", "limits": {"memory_mb": 99999}})
     assert answer.status_code == 403
+    [row] = (await http.get("/sandbox/execs")).json()["execs"]
     assert answer.json() == {
         "request_id": "r1",
         "status": "error",
@@ -99,6 +100,7 @@ async def test_an_escalation_says_all_there_is_to_know(http: httpx2.AsyncClient)
             "code": "POLICY_ESCALATION",
             "message": "limits.memory_mb: asked for 99999, but layer 'settings' grants 4096",
             "field": "limits.memory_mb",
+            "exec_id": row["exec_id"],
             "asked": 99999,
             "ceiling": 4096,
             "layer": "settings",
@@ -139,6 +141,28 @@ async def test_a_run_without_a_jar_is_an_error_and_a_record(open_service: Openin
     assert [(row["status"], row["verdict"], row["error_code"]) for row in rows] == [
         ("finished", "lost", "ENGINE_UNAVAILABLE")
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        pytest.param("/run", {"code": "1", "limits": {"memory_mb": 99999}}, "refused", id="policy"),
+        pytest.param("/run", {"code": "1", "working_dir": "../x"}, "refused", id="a path"),
+        pytest.param(
+            "/tools/code_run", {"arguments": {"code": "1", "language": "bash"}}, "finished", id="jar"
+        ),
+    ],
+)
+async def test_what_was_not_run_can_be_looked_up_by_its_error(
+    open_service: Opening, path: str, body: dict[str, object], status: str
+) -> None:
+    engine = Broken(EngineUnavailable("no jar"))
+    async with open_service(engine) as service, client_with(service, Role.OPERATOR) as http:
+        first = (await http.post(path, json={"request_id": "r", **body})).json()
+        again = (await http.post(path, json={"request_id": "r", **body})).json()
+        record = (await http.get(f"/sandbox/execs/{first['error']['exec_id']}")).json()
+    assert again["error"]["exec_id"] == record["exec_id"]
+    assert (record["status"], record["error_code"]) == (status, first["error"]["code"])
 
 
 async def test_only_the_operator_hears_about_the_machine(open_service: Opening) -> None:

@@ -8,9 +8,10 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.api.served import client_of, code_of, events_in
+from tests.api.served import client_of, client_with, code_of, events_in
 
 from belljar.service import Service
+from belljar.tokens import Role
 
 if TYPE_CHECKING:
     import httpx2
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 FIELDS = set(
     "id request_id status verdict exit_code signal timed_out stdout stderr truncated stdout_bytes "
     "stderr_bytes duration_ms started_at finished_at outputs output_files skipped packages usage "
-    "receipt".split()
+    "error_code error_reason receipt".split()
 )
 
 
@@ -318,3 +319,36 @@ async def test_a_stream_that_is_asked_again_goes_on_where_it_was(http: httpx2.As
 async def test_a_refusal_is_no_stream(shared: httpx2.AsyncClient) -> None:
     answer = await shared.post("/run", json={"code": 1}, headers={"accept": "text/event-stream"})
     assert (answer.status_code, code_of(answer)) == (400, "BAD_REQUEST")
+
+
+async def test_an_answer_says_that_what_the_run_left_is_not_kept(
+    service: Service, http: httpx2.AsyncClient
+) -> None:
+    project = service.workspace.project("default")
+    (project / "work/f").mkdir(parents=True)  # where a file is to go
+    (project / "artifacts").touch()  # where folders are to go
+    body = {"code": "write f x", "persist_work": True, "request_id": "r"}
+    told = (await http.post("/run", json=body)).json()
+    again = (await http.post("/run", json=body)).json()
+    assert (told["verdict"], told["output_files"][0]["path"]) == ("exited", "f")
+    assert (told["error_code"], told["error_reason"]) == (
+        "STORE_UNAVAILABLE",
+        "the project's work could not be kept: f: Is a directory; "
+        "the run's own files could not be kept: Not a directory",
+    )
+    assert (again["error_code"], again["error_reason"]) == (told["error_code"], told["error_reason"])
+
+
+async def test_why_it_is_not_kept_is_only_for_the_operator(service: Service) -> None:
+    (service.workspace.project("default")).mkdir()
+    (service.workspace.project("default") / "artifacts").touch()
+    async with client_with(service, Role.AGENT) as http:
+        told = (await http.post("/run", json={"code": "write f x"})).json()
+    assert told["error_code"] == "STORE_UNAVAILABLE"
+    assert told["error_reason"].startswith("not all that the run left could be kept; the operator")
+
+
+async def test_what_a_request_id_may_be_is_said_in_words(shared: httpx2.AsyncClient) -> None:
+    answer = await shared.post("/run", json={"code": "1", "request_id": "a b"})
+    message = "request_id: must be 1 to 200 visible characters of ASCII, without spaces"
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)

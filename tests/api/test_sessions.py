@@ -94,7 +94,7 @@ async def test_a_session_that_is_over_says_so(client: httpx2.AsyncClient) -> Non
         pytest.param({"idle_s": 0}, "idle_s", id="no-idle-time"),
         pytest.param({"max_age_s": 1e12}, "max_age_s", id="too-old"),
         pytest.param({"env": {"A=B": ""}}, "env", id="variable-name"),
-        pytest.param({"env": {"A": "x" * 200_000}}, "env", id="long-variable"),
+        pytest.param({"env": {"A": "x" * 200_000}}, "env.A", id="long-variable"),
         pytest.param({"working_dir": "../x"}, "working_dir", id="working-dir"),
         pytest.param({"snapshot": "../../x"}, "snapshot", id="snapshot"),
         pytest.param({"project_id": "../x"}, "project_id", id="project"),
@@ -186,7 +186,7 @@ async def test_what_is_no_json_is_not_shown_and_breaks_nothing(
 
 async def test_a_session_keeps_its_size(client: httpx2.AsyncClient, session: str) -> None:
     refused = await client.post(f"{session}/run", json={"code": "1", "limits": {"memory_mb": 32}})
-    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "limits")
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "limits.memory_mb")
     assert (await run(client, session, "sleep 9", limits={"timeout_s": 0.2, "grace_s": 0}))["timed_out"]
 
 

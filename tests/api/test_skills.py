@@ -99,6 +99,16 @@ async def test_a_skill_s_outputs_are_checked_and_given_back(http: httpx2.AsyncCl
     ]
 
 
+async def test_a_skill_whose_artifacts_are_not_kept_has_failed(
+    http: httpx2.AsyncClient, service: Service
+) -> None:
+    service.workspace.project("full").mkdir()
+    (service.workspace.project("full") / "artifacts").touch()  # where folders are to go
+    told = await invoke(http, "my.skill", inputs={"n": 21}, project_id="full")
+    assert (told["status"], told["outputs"], told["error_code"]) == ("failed", {"n": 42}, "STORE_UNAVAILABLE")
+    assert told["reason"] == "the run's own files could not be kept: Not a directory"
+
+
 async def test_a_run_of_a_skill_is_held_to_its_manifest(http: httpx2.AsyncClient) -> None:
     told = await invoke(http, "my.skill", inputs={"n": 1})
     record = (await http.get(f"/sandbox/execs/{told['exec_id']}")).json()

@@ -83,6 +83,27 @@ async def test_what_one_tool_writes_the_others_find(http: httpx2.AsyncClient) ->
     assert listed["data"]["stdout"] == "a.txt\n"
 
 
+async def test_what_a_program_removes_or_renames_stays_so(http: httpx2.AsyncClient) -> None:
+    for path in ("docs/a", "docs/b"):
+        await use(http, "file_write", path=path, content="x")
+    await use(http, "code_run", code="import os\nos.remove('docs/a')\nos.rename('docs', 'papers')")
+    told = await use(http, "code_run", code="import os; print(sorted(os.listdir()), os.listdir('papers'))")
+    assert told["data"]["stdout"] == "['main.py', 'papers'] ['b']\n"
+
+
+@pytest.mark.parametrize(
+    "path", ["'.netrc'", "'.ssh/x'", "'a\\\\b'", "'a\\tb'", "b'\\xff'", "'/'.join(['d'] * 40)"]
+)
+async def test_a_file_that_cannot_be_given_again_does_not_lock_the_project(
+    http: httpx2.AsyncClient, path: str
+) -> None:
+    code = f"import os\np = {path}\nos.makedirs(os.path.dirname(p) or '.', exist_ok=True)\nopen(p, 'w')"
+    told = await use(http, "code_run", code=code)
+    record = (await http.get(f"/sandbox/execs/{told['exec_id']}")).json()
+    assert [skip["reason"] for skip in record["skipped"]] == ["not_kept"]
+    assert (await use(http, "code_run", code="print('goes on')"))["status"] == "success"
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "code"),
     [
@@ -237,3 +258,16 @@ async def test_the_catalogue_comes_in_the_form_of_an_llm_s_api(http: httpx2.Asyn
 
 async def test_an_unknown_form_is_refused(http: httpx2.AsyncClient) -> None:
     assert code_of(await http.get("/tools?format=xml")) == "BAD_REQUEST"
+
+
+async def test_what_a_tool_wrote_and_could_not_be_kept_is_an_error(
+    http: httpx2.AsyncClient, service: Service
+) -> None:
+    (service.workspace.project("default") / "work/docs/a").mkdir(parents=True)  # where the file is to go
+    told = await use(
+        http, "code_run", code="import os; os.makedirs('docs', exist_ok=True); open('docs/a', 'w')"
+    )
+    assert (told["status"], told["error_code"]) == ("error", "STORE_UNAVAILABLE")
+    assert told["summary"].endswith("; but the project's work could not be kept: docs/a: Is a directory")
+    read = await use(http, "search")
+    assert (read["status"], read["error_code"]) == ("success", None)

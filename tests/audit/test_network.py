@@ -47,7 +47,7 @@ async def finished(store: LedgerStore, count: int = 3, *, total: int | None = No
 async def test_rows_come_back_as_they_were_written(store: LedgerStore, signer: Signer, count: int) -> None:
     record = await finished(store, count)
     assert await store.network_decisions(record.exec_id) == list(decisions(record, count))
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_the_record_says_how_many_there_were_and_how_many_have_a_row(store: LedgerStore) -> None:
@@ -69,7 +69,7 @@ async def test_a_second_end_adds_no_rows(store: LedgerStore, signer: Signer) -> 
     again = NetworkAccount(decisions=decisions(record, 5), total=5)
     assert await store.finish(ended(record), again) == record
     assert len(await store.network_decisions(record.exec_id)) == 2
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_rows_that_cannot_be_written_leave_no_outcome(store: LedgerStore) -> None:
@@ -98,7 +98,7 @@ async def test_any_column_of_a_row_that_was_changed_is_found(
             record.exec_id,
         )
         expected.append(changed(record, number))
-    assert await verify_chain(store, signer.public_key) == expected
+    assert (await verify_chain(store, signer.public_key)).faults == expected
 
 
 def changed(record: ExecRecord, number: int) -> Fault:
@@ -123,7 +123,7 @@ async def test_rows_that_were_added_or_taken_away_are_found(
 ) -> None:
     record = await finished(store)
     await database.execute(harm)
-    assert await verify_chain(store, signer.public_key) == [changed(record, 1)]
+    assert (await verify_chain(store, signer.public_key)).faults == [changed(record, 1)]
 
 
 async def test_rows_of_a_run_that_had_none_are_found(
@@ -134,11 +134,11 @@ async def test_rows_of_a_run_that_had_none_are_found(
     await database.execute(
         "UPDATE network_decisions SET exec_id = $1 WHERE exec_id = $2", other.exec_id, record.exec_id
     )
-    assert await verify_chain(store, signer.public_key) == [changed(record, 1), changed(other, 2)]
+    assert (await verify_chain(store, signer.public_key)).faults == [changed(record, 1), changed(other, 2)]
 
 
 async def test_a_row_that_cannot_be_read_is_found(sqlite: Database, signer: Signer) -> None:
     async with await sqlite.open(signer) as store:
         record = await finished(store)
         await sqlite.execute("UPDATE network_decisions SET port = 'none'")
-        assert await verify_chain(store, signer.public_key) == [changed(record, 1)]
+        assert (await verify_chain(store, signer.public_key)).faults == [changed(record, 1)]

@@ -32,7 +32,7 @@ async def test_a_server_that_is_down_is_an_error_and_it_heals(
             postgres_server.start()
         assert await store.get(record.exec_id) == record
         await run_once(store)
-        assert await verify_chain(store, signer.public_key) == []
+        assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_connections_that_are_cut_are_made_anew(postgres: PostgresDatabase, signer: Signer) -> None:
@@ -45,7 +45,7 @@ async def test_connections_that_are_cut_are_made_anew(postgres: PostgresDatabase
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes if isinstance(outcome, Exception)} <= {StoreUnavailable}
         await run_once(store)
-        assert await verify_chain(store, signer.public_key) == []
+        assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_more_callers_than_connections_take_turns(postgres: PostgresDatabase, signer: Signer) -> None:

@@ -266,7 +266,9 @@ async def chain(store: LedgerStore) -> list[ExecRecord]:
 
 
 async def faults_of(store: LedgerStore, signer: Signer) -> list[tuple[FaultKind, int | None, str | None]]:
-    return [(one.kind, one.number, one.exec_id) for one in await verify_chain(store, signer.public_key)]
+    return [
+        (one.kind, one.number, one.exec_id) for one in (await verify_chain(store, signer.public_key)).faults
+    ]
 
 
 async def test_an_untouched_chain_has_no_fault(
@@ -274,12 +276,12 @@ async def test_an_untouched_chain_has_no_fault(
 ) -> None:
     receipts = [receipt async for receipt in store.receipts()]
     assert [receipt.exec_id for receipt in receipts] == [record.exec_id for record in chain]
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_an_empty_chain_has_no_fault(store: LedgerStore, signer: Signer) -> None:
     await store.accept(queued())
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 OTHER_VALUES: dict[Kind, Any] = {
@@ -305,7 +307,7 @@ async def test_any_column_that_was_changed_is_named(
         )
         what = f"{column.name} of the record is not what it was"
         expected.append(Fault(FaultKind.RECORD, number, record.exec_id, what))
-    assert await verify_chain(store, signer.public_key) == expected
+    assert (await verify_chain(store, signer.public_key)).faults == expected
 
 
 def other_value(column: Column, database: Database) -> Any:
@@ -339,7 +341,7 @@ async def test_a_record_that_was_removed_is_named(
     database: Database, store: LedgerStore, signer: Signer, chain: list[ExecRecord]
 ) -> None:
     await database.execute("DELETE FROM sandbox_execs WHERE exec_id = $1", chain[2].exec_id)
-    faults = await verify_chain(store, signer.public_key)
+    faults = (await verify_chain(store, signer.public_key)).faults
     assert faults == [Fault(FaultKind.RECORD, 3, chain[2].exec_id, "the record is gone")]
 
 
@@ -384,7 +386,7 @@ async def test_what_was_done_to_the_receipts_is_named(
     kinds: list[str],
 ) -> None:
     await database.execute(statement)
-    assert [fault.kind.value for fault in await verify_chain(store, signer.public_key)] == kinds
+    assert [fault.kind.value for fault in (await verify_chain(store, signer.public_key)).faults] == kinds
 
 
 async def test_a_receipt_that_was_signed_again_breaks_the_link(
@@ -418,13 +420,13 @@ async def test_an_end_that_was_cut_off_is_found_by_an_exported_receipt(
     database: Database, store: LedgerStore, signer: Signer, chain: list[ExecRecord]
 ) -> None:
     anchor = await store.receipt_of(chain[4].exec_id)
-    assert await verify_chain(store, signer.public_key, anchor=anchor) == []
+    assert (await verify_chain(store, signer.public_key, anchor=anchor)).faults == []
     await database.execute("DELETE FROM receipts WHERE number > 3")
     await database.execute(
         "DELETE FROM sandbox_execs WHERE exec_id IN ($1, $2)", chain[3].exec_id, chain[4].exec_id
     )
-    assert await verify_chain(store, signer.public_key) == []  # the chain alone cannot tell
-    (fault,) = await verify_chain(store, signer.public_key, anchor=anchor)
+    assert (await verify_chain(store, signer.public_key)).faults == []  # the chain alone cannot tell
+    (fault,) = (await verify_chain(store, signer.public_key, anchor=anchor)).faults
     assert (fault.kind, fault.number) == (FaultKind.MISSING, 5)
 
 
@@ -435,7 +437,7 @@ async def test_an_end_that_was_cut_off_and_grown_again_is_found_too(
     await database.execute("DELETE FROM receipts WHERE number = 5")
     await database.execute("DELETE FROM sandbox_execs WHERE exec_id = $1", chain[4].exec_id)
     other = await run_once(store)
-    (fault,) = await verify_chain(store, signer.public_key, anchor=anchor)
+    (fault,) = (await verify_chain(store, signer.public_key, anchor=anchor)).faults
     assert (fault.kind, fault.number, fault.exec_id) == (FaultKind.LINK, 5, other.exec_id)
 
 
@@ -443,8 +445,8 @@ async def test_with_a_wrong_key_the_faults_are_counted_out(
     store: LedgerStore, chain: list[ExecRecord]
 ) -> None:
     wrong = Ed25519PrivateKey.generate().public_key()
-    assert len(await verify_chain(store, wrong)) == 5
-    assert len(await verify_chain(store, wrong, limit=3)) == 3
+    assert len((await verify_chain(store, wrong)).faults) == 5
+    assert len((await verify_chain(store, wrong, limit=3)).faults) == 3
 
 
 # Artifacts
@@ -477,7 +479,7 @@ async def artifact_faults(store: LedgerStore, signer: Signer, folder: Path) -> l
             if file.exists()
         }
 
-    faults = await verify_chain(store, signer.public_key, left_behind=left_behind)
+    faults = (await verify_chain(store, signer.public_key, left_behind=left_behind)).faults
     assert {fault.kind for fault in faults} <= {FaultKind.ARTIFACT}
     return [fault.what for fault in faults]
 

@@ -169,7 +169,7 @@ async def test_a_write_that_the_system_refuses_is_an_error_and_it_heals(
     assert await store.get(lost.exec_id) is None
     assert await store.accept(lost) == lost
     await store.finish(ended(lost))
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 SMALL_DISK = """
@@ -211,7 +211,7 @@ async def on_a_full_disk(folder):
         calls = [store.accept(record) for record in (queued(), large, queued())]
         yield await asyncio.gather(*map(said_by, calls))
         await run_once(store)
-        yield len(await verify_chain(store, signer.public_key))
+        yield len((await verify_chain(store, signer.public_key)).faults)
 
 async def on_a_read_only_disk(folder):
     mount(folder, "size=4m")
@@ -230,7 +230,7 @@ async def on_a_read_only_disk(folder):
         yield await store.get(first.exec_id) == first
         mount(folder, "remount,rw")
         yield await said_by(run_once(store))
-        yield len(await verify_chain(store, signer.public_key))
+        yield len((await verify_chain(store, signer.public_key)).faults)
 
 async def main(disk, folder):
     print(json.dumps([said async for said in globals()[disk](folder)]))

@@ -110,7 +110,7 @@ async def test_a_refusal_is_written_with_its_receipt(store: LedgerStore, signer:
     assert receipt is not None
     assert record.receipt_hash == receipt.hash
     assert await store.get(record.exec_id) == record
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 # Moves
@@ -215,7 +215,7 @@ async def test_a_run_ends_exactly_once_however_many_end_it(store: LedgerStore) -
 async def test_concurrent_ends_make_one_chain(store: LedgerStore, signer: Signer) -> None:
     await asyncio.gather(*(run_once(store) for _ in range(40)))
     assert [receipt.number async for receipt in store.receipts()] == list(range(1, 41))
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_two_stores_on_one_database_make_one_chain(database: Database, signer: Signer) -> None:
@@ -223,7 +223,7 @@ async def test_two_stores_on_one_database_make_one_chain(database: Database, sig
         records = await asyncio.gather(*(run_once(store) for _ in range(15) for store in (one, two)))
         assert len({record.receipt_hash for record in records}) == 30
         assert await two.get(records[0].exec_id) == records[0]
-        assert await verify_chain(one, signer.public_key) == []
+        assert (await verify_chain(one, signer.public_key)).faults == []
 
 
 async def test_two_stores_agree_who_was_first(database: Database, signer: Signer) -> None:
@@ -247,7 +247,7 @@ async def test_a_write_that_fails_leaves_the_others_alone(store: LedgerStore, si
     assert [type(outcome) for outcome in outcomes[5:8]] == [StoreUnavailable, Conflict, Conflict]
     assert [*outcomes[:5], *outcomes[8:]] == good
     assert len((await store.page(Filter(), limit=100)).records) == 11
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_a_caller_that_goes_away_disturbs_nobody(store: LedgerStore) -> None:
@@ -379,7 +379,7 @@ async def test_hostile_words_come_back_as_they_went_in(store: LedgerStore, signe
     assert await store.get(asked.exec_id) == done
     assert await store.find_request(word, word) == done
     assert (await store.page(Filter(project_id=word, task_id=word), limit=10)).records == (done,)
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_large_values_are_kept_whole(store: LedgerStore, signer: Signer) -> None:
@@ -388,7 +388,7 @@ async def test_large_values_are_kept_whole(store: LedgerStore, signer: Signer) -
     done = await store.finish(ended(record, artifacts=manifest))
     assert await store.get(record.exec_id) == done
     assert done.artifacts == manifest
-    assert await verify_chain(store, signer.public_key) == []
+    assert (await verify_chain(store, signer.public_key)).faults == []
 
 
 async def test_a_value_that_cannot_be_kept_is_refused_by_name(store: LedgerStore) -> None:
@@ -439,7 +439,7 @@ async def test_what_a_caller_was_told_survives_the_death_of_the_service(
             record = await store.get(exec_id)
             assert record is not None
             assert (record.status, record.receipt_hash) == (Status.FINISHED, receipt_hash)
-        assert await verify_chain(store, signer.public_key) == []
+        assert (await verify_chain(store, signer.public_key)).faults == []
         await run_once(store)
 
 
@@ -512,7 +512,7 @@ async def test_without_a_key_it_can_be_read_and_verified(database: Database, sig
         record = await run_once(store)
     async with await database.open(None) as store:
         assert await store.get(record.exec_id) == record
-        assert await verify_chain(store, signer.public_key) == []
+        assert (await verify_chain(store, signer.public_key)).faults == []
         with pytest.raises(StoreUnavailable, match="only be read"):
             await store.accept(refused())
         assert len((await store.page(Filter(), limit=10)).records) == 1

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from belljar.audit.ledger import LedgerStore
 from belljar.cli import main
-from belljar.engines.link import GuestJar
+from belljar.engines.guestjar import GuestJar
 from belljar.execution.workspace import Workspace
 
 

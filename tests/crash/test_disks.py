@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.cli.commands import BELLJAR, environment
 from tests.crash.deaths import Service, jars_made, need_what_kills
 from tests.crash.places import Place, may_mount
 
@@ -34,6 +35,12 @@ class Disk:
             yield service
         finally:
             service.end()
+
+    def warnings_of(self, *arguments: str) -> str:
+        """What a command says on stderr."""
+        command = [*self._place.enter, *BELLJAR, *arguments]
+        env = environment(self.data_dir)
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stderr
 
     def fill(self, but_kb: int = 0) -> None:
         with self._filler.open("wb", buffering=0) as file, suppress(OSError):
@@ -84,7 +91,7 @@ def assert_nothing_runs(http: httpx2.Client, why: str) -> None:
 def assert_all_is_well(http: httpx2.Client) -> None:
     for number in range(3):
         assert run(http, f"unrecorded-{number}").json()["stdout"] == "42\n"
-    assert http.get("/audit/verify").json() == {"ok": True, "faults": []}
+    assert http.get("/audit/verify").json()["ok"]
 
 
 def test_on_a_full_disk_nothing_runs_until_there_is_room(disk: Disk) -> None:
@@ -106,6 +113,12 @@ def test_on_a_read_only_disk_nothing_runs_until_it_is_writable(disk: Disk) -> No
         assert_all_is_well(http)
 
 
+def test_a_start_on_a_read_only_disk_says_so(disk: Disk) -> None:
+    disk.remount("ro")
+    said = disk.warnings_of("serve", "--port", "0")
+    assert f"{disk.data_dir} cannot be written to; until it can" in said
+
+
 def test_what_a_run_left_and_does_not_fit_is_not_kept_in_part(disk: Disk) -> None:
     with disk.service() as service, service.http() as http:
         disk.fill(but_kb=2048)
@@ -114,8 +127,10 @@ def test_what_a_run_left_and_does_not_fit_is_not_kept_in_part(disk: Disk) -> Non
         record = http.get(f"/sandbox/execs/{answer['id']}").json()
         artifacts = http.get(f"/sandbox/execs/{answer['id']}/artifacts/0")
         disk.free()
-        assert http.get("/audit/verify").json()["ok"]
+        verified = http.get("/audit/verify").json()
     assert (answer["verdict"], len(answer["output_files"])) == ("exited", 5)
+    assert answer["error_code"] == "STORE_UNAVAILABLE"
+    assert (verified["ok"], [note["exec_id"] for note in verified["notes"]]) == (True, [answer["id"]])
     assert (record["error_code"], record["artifacts_dir"]) == ("STORE_UNAVAILABLE", None)
     assert artifacts.status_code == 404
 

@@ -167,6 +167,13 @@ def test_what_is_not_for_all_who_are_under_way_is_for_none() -> None:
     assert way_out.secret_for(HOST, 80, ()) is None
 
 
+def test_the_secrets_of_a_run_are_its_owners_for_hosts_it_may_reach() -> None:
+    way_out = egress(secrets=(replace(secret(80, header="X"), projects=frozenset({"shop"})),))
+    assert way_out.secrets_within(network(80), SHOP) == ("token",)
+    assert way_out.secrets_within(network(80), BANK) == ()
+    assert way_out.secrets_within(network(81), SHOP) == ()
+
+
 def test_two_projects_have_a_secret_each_for_one_host(tmp_path: Path) -> None:
     text = f"secrets: {{a: {{{GOOD}, projects: [shop]}}, b: {{{GOOD}, projects: [bank]}}}}"
     way_out = egress(secrets=load(written(tmp_path, text)))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,13 @@ from typing import Any
 import pytest
 from tests.api.conftest import opened
 
-from belljar.audit.records import ExecRecord, Filter, Status
-from belljar.errors import StoreUnavailable
+from belljar.audit.records import NOTHING_ASKED, ExecRecord, Filter, NetworkAccount, Status
+from belljar.errors import BadRequest, BelljarError, StoreUnavailable
 from belljar.execution import lifecycle
 from belljar.execution.live import LiveRun
 from belljar.execution.requests import risk_of
 from belljar.execution.submissions import Submission
-from belljar.models import Language, RunRequest, Verdict
+from belljar.models import Grant, Language, RunRequest, Verdict
 from belljar.policy.risk import Assessment
 from belljar.service import Service
 
@@ -126,14 +129,49 @@ async def test_the_end_comes_although_the_store_is_down_and_the_next_start_calls
         assert f'"{record.exec_id}"' in (tmp_path / "audit.jsonl").read_text()
 
 
+async def test_an_outcome_that_cannot_be_written_is_lost_and_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as service:
+        real = service.store
+
+        async def finish(record: ExecRecord, account: NetworkAccount = NOTHING_ASKED) -> ExecRecord:
+            if record.verdict != Verdict.LOST:
+                raise BadRequest("no number of the store's")
+            return await real.finish(record, account)
+
+        Store(service, finish=finish)
+        live = await service.lifecycle.submit(submission("write f x"))
+        assert isinstance(live, LiveRun)
+        outcome = await live.outcome()
+        assert (outcome.record.status, outcome.record.verdict) == (Status.FINISHED, Verdict.LOST)
+        assert (outcome.record.error_code, outcome.result) == ("INTERNAL", None)
+        assert outcome.record == await only_record(service)
+        assert not folders(tmp_path)
+    assert "no number of the store's" in caplog.text
+
+
+async def test_who_waits_for_a_run_that_the_store_does_not_take_at_all_is_answered(tmp_path: Path) -> None:
+    async def finish(record: ExecRecord, account: NetworkAccount = NOTHING_ASKED) -> ExecRecord:
+        raise BadRequest("no number of the store's")
+
+    async with opened(tmp_path) as service:
+        Store(service, finish=finish)
+        live = await service.lifecycle.submit(submission())
+        assert isinstance(live, LiveRun)
+        with pytest.raises(BelljarError, match="a fault of the service"):
+            await live.outcome()
+        assert not service.lifecycle.live_ids
+
+
 async def test_a_long_program_is_read_beside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_by = []
 
-    def watched(request: RunRequest) -> Assessment:
+    def watched(request: RunRequest, grant: Grant, secrets: Sequence[str]) -> Assessment:
         read_by.append(threading.current_thread())
-        return risk_of(request)
+        return risk_of(request, grant, secrets)
 
     monkeypatch.setattr(lifecycle, "risk_of", watched)
     async with opened(tmp_path) as service:
@@ -146,12 +184,63 @@ async def test_a_long_program_is_read_beside_the_event_loop(
     assert long is not threading.main_thread()
 
 
-async def test_work_that_cannot_be_kept_costs_the_files_not_the_outcome(tmp_path: Path) -> None:
+async def test_work_that_cannot_be_kept_costs_the_files_not_the_outcome(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(tmp_path) as service:
         (service.workspace.project("default") / "work/f").mkdir(parents=True)  # where a file is to go
         live = await service.lifecycle.submit(replace(submission("write f x"), persist_work=True))
         assert isinstance(live, LiveRun)
         record = (await live.outcome()).record
     assert (record.verdict, record.error_code) == ("exited", "STORE_UNAVAILABLE")
-    assert record.error_reason == "what the run left could not be written: f: Is a directory"
+    assert record.error_reason == "the project's work could not be kept: f: Is a directory"
     assert record.artifacts_path is not None
+    assert json.loads((service.workspace.root / record.artifacts_path / "meta.json").read_bytes())[
+        "error_code"
+    ]
+    told = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
+    assert told == [f"{record.exec_id}: {record.error_reason}"]
+
+
+async def begun(service: Service, code: str) -> LiveRun:
+    request = RunRequest(language=Language.BASH, code=code)
+    live = await service.lifecycle.submit(Submission(request=request, persist_work=True))
+    assert isinstance(live, LiveRun)
+    return live
+
+
+async def kept(service: Service, code: str) -> ExecRecord:
+    return (await (await begun(service, code)).outcome()).record
+
+
+def work_of(service: Service) -> list[str]:
+    work = service.workspace.project("default") / "work"
+    return sorted(str(path.relative_to(work)) for path in work.rglob("*") if path.is_file())
+
+
+async def test_what_a_run_removes_from_kept_work_stays_away(tmp_path: Path) -> None:
+    async with opened(tmp_path) as service:
+        await kept(service, "echo 1 > a\necho 2 > b")
+        await kept(service, "rm a\necho 3 > c")
+        assert work_of(service) == ["b", "c"]
+        await kept(service, "rm b\nkill -KILL $$\nsleep 60")
+        assert work_of(service) == ["b", "c"]
+
+
+async def test_a_run_does_not_remove_what_another_has_added_meanwhile(tmp_path: Path) -> None:
+    async with opened(tmp_path) as service:
+        await kept(service, "echo 1 > a")
+        slow = await begun(service, "rm a\nrm b\nsleep 0.3")
+        await kept(service, "echo 2 > b")
+        await slow.outcome()
+        assert work_of(service) == ["b"]
+
+
+async def test_a_name_that_no_run_may_be_given_does_not_lock_the_project(tmp_path: Path) -> None:
+    async with opened(tmp_path) as service:
+        record = await kept(service, "echo x > .netrc\necho y > good")
+        assert record.skipped == ({"path": ".netrc", "reason": "not_kept"},)
+        assert [artifact["path"] for artifact in record.artifacts] == [".netrc", "good"]
+        assert (await kept(service, "cat good")).verdict == Verdict.EXITED
+        assert (service.workspace.project("default") / "work/good").exists()
+        assert work_of(service) == ["good"]

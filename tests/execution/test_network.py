@@ -13,7 +13,7 @@ from tests.egress.places import Seen, answered, server
 from belljar.audit.receipts import verify_chain
 from belljar.config import load
 from belljar.egress import addresses
-from belljar.engines.link import GuestJar
+from belljar.engines.guestjar import GuestJar
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest, Verdict
@@ -118,7 +118,7 @@ async def test_each_decision_is_an_event_and_a_row_and_bytes_are_in_the_record_a
     assert {(row.exec_id, row.project_id) for row in rows} == {(record.exec_id, record.project_id)}
     said = record.network_decisions
     assert (said["total"], said["refused"], said["rows"]) == (2, 1, 2)
-    assert await verify_chain(service.store, service.signer.public_key) == []
+    assert (await verify_chain(service.store, service.signer.public_key)).faults == []
     stored = [event.kind async for event in service.lifecycle.events(record, 0)]
     assert stored.count("network") == 2
     metrics = service.metrics.text()
@@ -144,7 +144,7 @@ async def test_a_run_whose_jar_is_lost_has_the_rows_of_what_is_known(
     assert record.verdict == Verdict.LOST
     rows = await service.store.network_decisions(record.exec_id)
     assert [(row.host, row.allowed) for row in rows] == [("a.test", True), ("b.example", False)]
-    assert await verify_chain(service.store, service.signer.public_key) == []
+    assert (await verify_chain(service.store, service.signer.public_key)).faults == []
 
 
 async def test_a_secret_is_sent_and_nowhere_written_down(service: Service, web: tuple[int, Seen]) -> None:

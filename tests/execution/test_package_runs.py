@@ -116,7 +116,7 @@ async def test_every_door_gets_what_was_installed_and_it_is_written_down_everywh
     receipt = await service.store.receipt_of(result.id)
     assert receipt is not None
     assert json.loads(receipt.body)["packages"] == rows
-    assert await verify_chain(service.store, service.signer.public_key) == []
+    assert (await verify_chain(service.store, service.signer.public_key)).faults == []
 
     # The other forms of a run, from what is in stock; not a byte more from the index.
     served.asked.clear()
@@ -154,7 +154,7 @@ async def test_what_cannot_or_may_not_be_installed_is_refused_and_not_lost(
     assert record["error_code"] == error.code
     assert record["verdict"] is None
     assert service.lifecycle.turns.running == 0
-    assert await verify_chain(service.store, service.signer.public_key) == []
+    assert (await verify_chain(service.store, service.signer.public_key)).faults == []
 
 
 async def test_who_cancels_while_packages_are_installed_ends_the_run(service: Service, served: Index) -> None:

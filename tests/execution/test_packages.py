@@ -432,7 +432,7 @@ def test_packages_that_may_not_be_asked_for_are_refused_before_there_is_a_jar(
 
 
 def test_packages_make_a_run_risky() -> None:
-    assert risk_of(RunRequest(code="print(1)")).tier is RiskTier.SAFE
-    found = risk_of(RunRequest(code="print(1)", packages=("numpy>=2", "pandas")))
+    assert risk_of(RunRequest(code="print(1)"), Grant()).tier is RiskTier.SAFE
+    found = risk_of(RunRequest(code="print(1)", packages=("numpy>=2", "pandas")), Grant())
     assert found.tier is RiskTier.HIGH
     assert found.findings[0].reason == "installs packages: numpy>=2, pandas"

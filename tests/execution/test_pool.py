@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,8 +14,9 @@ from belljar.engines.base import Jar
 from belljar.engines.fake import FakeEngine
 from belljar.engines.jail.engine import JailEngine
 from belljar.errors import EngineUnavailable
-from belljar.execution import runs
-from belljar.execution.pool import Pool, shape_of
+from belljar.execution import runs, upkeep
+from belljar.execution.pool import Pool
+from belljar.execution.shapes import shape_of
 from belljar.models import Grant, Language, Limits, RunRequest, Verdict
 
 GRANT = Grant()
@@ -27,11 +29,13 @@ class CountingEngine(FakeEngine):
     def __init__(self) -> None:
         super().__init__()
         self.made: list[Jar] = []
-        self.broken = False
+        self.fault: Exception | None = None
+        self.failed = 0
 
     async def create(self, grant: Grant):  # type: ignore[no-untyped-def]
-        if self.broken:
-            raise EngineUnavailable("broken for this test")
+        if self.fault is not None:
+            self.failed += 1
+            raise self.fault
         jar = await super().create(grant)
         self.made.append(jar)
         return jar
@@ -122,6 +126,25 @@ def test_how_a_jar_is_held_makes_another_shape(grant: Grant) -> None:
     assert shape_of(grant) != shape_of(GRANT)
 
 
+async def test_a_fault_does_not_end_the_filling_nor_the_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "LEAST_REST_S", 0.01)
+    engine = CountingEngine()
+    engine.fault = OSError(errno.EMFILE, "too many open files")
+    async with a_pool(engine) as pool:
+        pool.keep(GRANT)
+        await until(lambda: engine.failed > 1)
+        engine.fault = None
+        await idle(pool, 1)
+    assert not engine.made[0].alive
+
+
+async def test_without_room_for_jars_no_shape_is_remembered() -> None:
+    async with a_pool(CountingEngine(), min_idle=0, max_idle=0) as pool:
+        for memory_mb in range(64, 74):
+            await pool.create(Grant(limits=Limits(memory_mb=memory_mb)))
+        assert pool.state.shapes == 0
+
+
 async def test_a_shelf_grows_when_it_is_found_empty() -> None:
     async with a_pool(CountingEngine(), min_idle=1, max_idle=3) as pool:
         pool.keep(GRANT)
@@ -188,7 +211,7 @@ async def test_dead_jars_are_replaced_without_being_asked() -> None:
 async def test_an_engine_that_fails_is_the_callers_to_hear() -> None:
     engine = CountingEngine()
     async with a_pool(engine) as pool:
-        engine.broken = True
+        engine.fault = EngineUnavailable("broken for this test")
         pool.keep(GRANT)
         with pytest.raises(EngineUnavailable, match="broken"):
             await pool.create(GRANT)

@@ -14,7 +14,17 @@ from belljar.errors import (
     UnsupportedLanguage,
 )
 from belljar.execution.requests import MAX_ARGUMENT_BYTES, Plan, check_risk, plan, risk_of
-from belljar.models import Grant, InputFile, Language, Limits, PatternRules, RiskTier, RunRequest, Start
+from belljar.models import (
+    Grant,
+    InputFile,
+    Language,
+    Limits,
+    Network,
+    PatternRules,
+    RiskTier,
+    RunRequest,
+    Start,
+)
 
 INTERPRETERS = {Language.PYTHON: ("python3",), Language.BASH: ("bash",)}
 
@@ -39,6 +49,16 @@ def test_a_script_is_handed_to_its_interpreter() -> None:
     assert planned(code="ls", language=Language.BASH).command.argv == ("bash", "/workspace/work/main.sh")
 
 
+def test_code_may_be_an_argument_of_its_interpreter() -> None:
+    found = planned(code="ls", language=Language.BASH, inline=("-lc",), args=("bash", "a"))
+    assert (found.command.argv, found.files) == (("bash", "-lc", "ls", "bash", "a"), ())
+
+
+def test_an_interpreter_may_be_given_arguments_alone() -> None:
+    found = planned(language=Language.PYTHON, inline=(), args=("x.py", "a"))
+    assert (found.command.argv, found.command.warm) == (("python3", "x.py", "a"), False)
+
+
 def test_a_working_dir_is_below_work() -> None:
     assert planned(code="", working_dir="a/b").command.cwd == "/workspace/work/a/b"
 
@@ -54,7 +74,20 @@ def test_a_working_dir_is_below_work() -> None:
         pytest.param(
             {"code": "", "language": Language.JAVASCRIPT}, UnsupportedLanguage, "language", id="no-node"
         ),
-        pytest.param({"code": "", "env": {"A": "x\0"}}, BadRequest, "env", id="nul-in-env"),
+        pytest.param({"code": "", "env": {"A": "x\0"}}, BadRequest, "env.A", id="nul-in-env"),
+        pytest.param(
+            {"code": "", "env": {"A": "x" * (1 << 20)}}, LimitExceeded, "env.A", id="variable-of-1-mb"
+        ),
+        pytest.param(
+            {"code": "", "env": {f"A{n}": "x" * 100_000 for n in range(10)}},
+            LimitExceeded,
+            "env",
+            id="variables-of-1-mb",
+        ),
+        pytest.param({"code": "", "args": ("x" * (1 << 20),)}, LimitExceeded, "args", id="args-of-1-mb"),
+        pytest.param(
+            {"code": "x" * (1 << 20), "inline": ("-c",)}, LimitExceeded, "code", id="inline-code-of-1-mb"
+        ),
         pytest.param({"code": "", "env": {"A=B": "x"}}, BadRequest, "env", id="equals-in-name"),
         pytest.param({"code": "", "env": {"": "x"}}, BadRequest, "env", id="nameless-variable"),
         pytest.param({"command": ("a\0b",)}, BadRequest, "command", id="nul-in-command"),
@@ -167,6 +200,35 @@ EVIL = b"import os\nos.system('x')\n"
             {"command": ("./run",), "files": (InputFile("run", b"#!/usr/bin/env python3\n" + EVIL),)},
             id="shebang",
         ),
+        pytest.param(
+            {"command": ("python3", "data.txt"), "files": (InputFile("data.txt", EVIL),)}, id="any-name"
+        ),
+        pytest.param(
+            {
+                "command": ("python3", "../../inputs/x"),
+                "inputs": (InputFile("x", EVIL),),
+                "working_dir": "deep",
+            },
+            id="from-a-folder",
+        ),
+        pytest.param(
+            {"command": ("python3", "-m", "lib.x"), "files": (InputFile("lib/x.py", EVIL),)}, id="module"
+        ),
+        pytest.param(
+            {"code": "python3 < x", "language": Language.BASH, "files": (InputFile("x", EVIL),)},
+            id="redirected",
+        ),
+        pytest.param(
+            {
+                "code": "python3 x; bash x; node x",
+                "language": Language.BASH,
+                "files": (InputFile("x", EVIL),),
+            },
+            id="in-every-language",
+        ),
+        pytest.param({"command": ("env", "python3"), "stdin": EVIL}, id="stdin-behind-env"),
+        pytest.param({"command": ("timeout", "5", "python3"), "stdin": EVIL}, id="stdin-behind-timeout"),
+        pytest.param({"code": "python3", "language": Language.BASH, "stdin": EVIL}, id="stdin-of-a-script"),
         pytest.param({"command": ("python3.11", "-c", EVIL.decode())}, id="version"),
         pytest.param({"command": ("python3", "-Ic", EVIL.decode())}, id="joined-options"),
         pytest.param({"command": ("python3", "-c" + EVIL.decode())}, id="joined-code"),
@@ -176,21 +238,89 @@ EVIL = b"import os\nos.system('x')\n"
     ],
 )
 def test_the_program_is_read_wherever_it_lies(request_: dict[str, Any]) -> None:
-    assert risk_of(RunRequest(**request_)).tier.rank >= RiskTier.HIGH.rank
+    findings = risk_of(RunRequest(**request_), Grant()).findings
+    assert any("os.system" in one.reason or one.tier is RiskTier.CRITICAL for one in findings)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param({"command": ("python3", "left.py")}, id="file-of-a-session"),
+        pytest.param({"command": ("node", "x.txt")}, id="node"),
+        pytest.param({"command": ("python3", "-m", "left")}, id="module"),
+        pytest.param({"command": ("./left",)}, id="program"),
+        pytest.param({"command": ("./ls",)}, id="program-with-a-harmless-name"),
+        pytest.param({"command": ("python3",), "stdin_open": True}, id="input-to-come"),
+        pytest.param(
+            {"command": ("python3", "-i", "x.py"), "files": (InputFile("x.py", b""),)}, id="and-input"
+        ),
+        pytest.param({"command": ("node", "--require", "./x"), "files": (InputFile("x", b""),)}, id="option"),
+        pytest.param(
+            {
+                "command": ("./x",),
+                "files": (InputFile("x", b"#!/bin/bash\npython3 y"), InputFile("y", b"1")),
+            },
+            id="of-another-script",
+        ),
+        pytest.param({"command": ("perl", "-e", "1")}, id="perl"),
+        pytest.param({"command": ("awk", 'BEGIN{system("x")}')}, id="awk"),
+        pytest.param({"code": "cat a | python3", "language": Language.BASH}, id="piped"),
+        pytest.param({"code": "echo a | xargs python3", "language": Language.BASH}, id="by-xargs"),
+        pytest.param(
+            {"language": Language.PYTHON, "inline": (), "args": ("left.py",)}, id="given-to-the-interpreter"
+        ),
+    ],
+)
+def test_a_program_that_cannot_be_read_is_high(request_: dict[str, Any]) -> None:
+    assert risk_of(RunRequest(**request_), Grant()).tier is RiskTier.HIGH
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param({"command": ("python3", "x"), "files": (InputFile("x", b"1"),)}, id="file"),
+        pytest.param(
+            {"command": ("python3", "x.py"), "files": (InputFile("x.py", b"1"),), "stdin": b"{no"}, id="data"
+        ),
+        pytest.param({"command": ("python3", "-IX", "dev", "-Wd", "-"), "stdin": b"1"}, id="options"),
+        pytest.param({"command": ("python3",)}, id="nothing"),
+        pytest.param({"command": ("python3", "--version")}, id="version"),
+        pytest.param({"command": ("/usr/bin/node", "-e", "1")}, id="text"),
+        pytest.param(
+            {"command": ("./x",), "files": (InputFile("x", b"#!/usr/bin/python3\n1"),)}, id="shebang"
+        ),
+    ],
+)
+def test_a_program_that_was_read_counts_as_what_it_is(request_: dict[str, Any]) -> None:
+    assert risk_of(RunRequest(**request_), Grant()).tier is RiskTier.MEDIUM
+
+
+def test_a_way_to_the_network_is_found() -> None:
+    found = risk_of(RunRequest(code="1"), Grant(network=Network(enabled=True)))
+    assert (found.tier, [one.reason for one in found.findings]) == (
+        RiskTier.MEDIUM,
+        ["has a way to the network"],
+    )
+
+
+def test_secrets_that_it_may_use_are_found() -> None:
+    grant = Grant(network=Network(enabled=True))
+    found = risk_of(RunRequest(code="1"), grant, ("github", "shop")).findings[0]
+    assert (found.tier, found.reason) == (RiskTier.HIGH, "may use secrets: github, shop")
 
 
 def test_files_that_are_no_scripts_are_not_read() -> None:
     files = (InputFile("data.csv", EVIL), InputFile("notes.txt", b"rm -rf /"))
-    assert risk_of(RunRequest(code="1", files=files)).tier is RiskTier.SAFE
+    assert risk_of(RunRequest(code="1", files=files), Grant()).tier is RiskTier.SAFE
 
 
 def test_more_scripts_than_can_be_read_make_a_person_look() -> None:
     files = tuple(InputFile(f"{n}.py", b"# " + b"x" * 200_000) for n in range(8))
-    assert risk_of(RunRequest(code="1", files=files)).tier is RiskTier.HIGH
+    assert risk_of(RunRequest(code="1", files=files), Grant()).tier is RiskTier.HIGH
 
 
 def test_a_finding_in_a_file_names_the_file() -> None:
-    (finding,) = risk_of(RunRequest(code="1", files=(InputFile("lib/h.py", EVIL),))).findings
+    (finding,) = risk_of(RunRequest(code="1", files=(InputFile("lib/h.py", EVIL),)), Grant()).findings
     assert finding.reason.startswith("lib/h.py: os.system")
     assert finding.line == 2
 

@@ -5,9 +5,9 @@ import hashlib
 
 import pytest
 
-from belljar.engines.base import Area, Jar
+from belljar.engines.base import Area, Collected, Jar
 from belljar.engines.fake import FakeEngine, Process
-from belljar.engines.link import GuestJar
+from belljar.engines.guestjar import GuestJar
 from belljar.errors import BadRequest, EngineUnavailable, GrantNotEnforceable, LimitExceeded
 from belljar.execution.runs import run, stream
 from belljar.models import (
@@ -107,6 +107,59 @@ async def test_only_listed_files_come_back(engine: Engine) -> None:
     result = await run(engine, Grant(), request)
     assert [artifact.path for artifact in result.artifacts] == ["a"]
     assert result.skipped == (Skipped("missing", SkipReason.MISSING),)
+
+
+GIVEN = tuple(InputFile(path, b"1") for path in ("kept", "gone", "d/moved", "replaced"))
+CHANGES = "rm gone\nrm d\necho 1 > elsewhere\nrm replaced\nln -s kept replaced\n"
+
+
+async def removed(engine: FakeEngine, request: RunRequest, grant: Grant | None = None) -> tuple[str, ...]:
+    events = [event async for event in stream(engine, grant or Grant(), request, keeping=True)]
+    assert isinstance(events[-1], RunResult)
+    return events[-1].removed
+
+
+async def test_where_work_is_kept_the_result_says_what_is_gone(engine: Engine) -> None:
+    assert await removed(engine, bash(CHANGES, files=GIVEN)) == ("gone", "d/moved", "replaced")
+    assert (await run(engine, Grant(), bash(CHANGES, files=GIVEN))).removed == ()
+
+
+async def test_a_guest_can_call_nothing_gone_that_was_not_given() -> None:
+    class Lying(FakeEngine):
+        async def create(self, grant: Grant) -> GuestJar:
+            jar = await super().create(grant)
+
+            async def collect(paths: object) -> Collected:
+                names = ("kept", "another", "../../x") if paths else ()
+                return Collected((), tuple(Skipped(name, SkipReason.MISSING) for name in names))
+
+            jar.collect = collect  # type: ignore[method-assign]
+            return jar
+
+    assert await removed(Lying(), bash("true", files=GIVEN)) == ("kept",)
+
+
+async def test_however_many_files_there_are_all_are_looked_for(engine: Engine) -> None:
+    files = tuple(InputFile(f"d/{number}", b"") for number in range(2001))
+    grant = Grant(limits=Limits(input_files=3000, artifact_files=1))
+    assert len(await removed(engine, bash("rm d", files=files), grant)) == 2001
+
+
+@pytest.mark.parametrize(
+    ("request_", "limits"),
+    [
+        pytest.param(bash(CHANGES + "kill -KILL $$\nsleep 60", files=GIVEN), Limits(), id="it was killed"),
+        pytest.param(bash(CHANGES + "sleep 60", files=GIVEN), Limits(timeout_s=0.1), id="it took too long"),
+        pytest.param(
+            bash(CHANGES, files=GIVEN, output_files=("kept",)), Limits(), id="only some was to come back"
+        ),
+        pytest.param(bash(CHANGES, files=GIVEN), Limits(artifact_files=0), id="not all came back"),
+    ],
+)
+async def test_nothing_is_called_gone_where_that_is_not_certain(
+    engine: Engine, request_: RunRequest, limits: Limits
+) -> None:
+    assert await removed(engine, request_, Grant(limits=limits)) == ()
 
 
 async def test_an_empty_list_brings_nothing_back(engine: Engine) -> None:

@@ -61,7 +61,7 @@ async def test_a_busy_run_is_told_of_once(service: Service, sampler: Sampler) ->
             await sampler.look()
         [usage] = [one for one in sampler.usage() if one.id == live.record.exec_id]
     assert usage.alerts == (Alert.CPU,)
-    assert usage.cpu_percent > 0
+    assert usage.cpu_usage_percent > 0
     assert (await end(live)).count("alert cpu") == 1
     assert b'sandbox_alerts_total{resource="cpu"} 1.0' in service.metrics.text()
     await sampler.look()
@@ -75,7 +75,7 @@ async def test_a_run_near_its_memory_is_told_of(service: Service, sampler: Sampl
     await sampler.look()
     [usage] = sampler.usage()
     assert usage.alerts == (Alert.MEMORY,)
-    assert usage.memory_mb > 90
+    assert usage.memory_usage_mb > 90
     assert "alert memory" in await end(live)
 
 
@@ -85,7 +85,9 @@ async def test_a_session_is_one_jar_however_many_run_in_it(service: Service, sam
     live = await service.sessions.submit(session, Submission(request=request))
     assert isinstance(live, LiveRun)
     async with asyncio.timeout(20):
-        while not (pids := [one.pids for one in sampler.usage() if one.id == session.id]) or pids[0] < 3:
+        while (
+            not (pids := [one.pids_current for one in sampler.usage() if one.id == session.id]) or pids[0] < 3
+        ):
             await sampler.look()
     assert [(one.kind, one.project_id) for one in sampler.usage()] == [("session", "p")]
     assert sampler.usage(frozenset({"q"})) == []
@@ -97,4 +99,4 @@ async def test_an_idle_session_raises_nothing(service: Service, sampler: Sampler
         await sampler.look()
     [usage] = sampler.usage()
     assert usage.alerts == ()
-    assert 0 < usage.memory_mb < usage.memory_limit_mb
+    assert 0 < usage.memory_usage_mb < usage.memory_limit_mb

@@ -14,7 +14,14 @@ import pytest_asyncio
 
 from belljar.config import load
 from belljar.engines.base import Area
-from belljar.errors import BadRequest, Conflict, LimitExceeded, NotFound, PolicyEscalation
+from belljar.errors import (
+    BadRequest,
+    Conflict,
+    LimitExceeded,
+    NotFound,
+    PolicyEscalation,
+    StoreUnavailable,
+)
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.sessions import Session
 from belljar.execution.submissions import Submission
@@ -95,10 +102,32 @@ async def test_a_run_can_have_its_own_clock_but_not_its_own_memory(service: Serv
     _, result = await run(service, session, "sleep 20", timeout_s=0.2, grace_s=0)
     assert result.verdict is Verdict.TIMEOUT
     request = RunRequest(language=Language.BASH, code="true")
-    live = await service.sessions.submit(session, Submission(request=request, overrides={"memory_mb": 32}))
-    assert isinstance(live, LiveRun)
-    outcome = await live.outcome()
-    assert outcome.record.error_code == BadRequest.code
+    for memory_mb in (32, 128):
+        with pytest.raises(BadRequest) as refused:
+            await service.sessions.submit(
+                session, Submission(request=request, overrides={"memory_mb": memory_mb})
+            )
+        assert refused.value.field == "limits.memory_mb"
+
+
+async def test_a_run_of_a_tool_that_may_have_more_has_what_the_session_has(
+    tmp_path: Path, opening: Opening
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policies:\n  tools:\n    code_run:\n      max_memory: 1GB\n")
+    async with opening(policy=policy) as service:
+        session = await service.sessions.start("p", overrides={"memory_mb": 64})
+        request = RunRequest(language=Language.PYTHON, code="print(1)")
+        live = await service.sessions.submit(session, Submission(request=request, tool="code_run"))
+        assert isinstance(live, LiveRun)
+        assert (await live.outcome()).record.policy_snapshot["limits.memory_mb"]["value"] == 64
+
+
+async def test_a_run_that_may_have_less_than_the_session_is_refused(service: Service) -> None:
+    session = await service.sessions.start("p")
+    small = replace(session.grant, limits=replace(session.grant.limits, memory_mb=64), image=session.image)
+    with pytest.raises(BadRequest, match="memory_mb 512, and policy gives this run 64"):
+        await session.fit(small, Language.PYTHON)
 
 
 async def test_a_session_cannot_be_granted_more_than_policy_allows(service: Service) -> None:
@@ -142,9 +171,14 @@ async def test_a_session_can_be_extended_within_what_is_allowed(opening: Opening
     async with opening(session_max_age_s=100.0) as service:
         session = await service.sessions.start("p", max_age_s=5)
         service.sessions.extend(session, 50)
-        assert (session.ends_at - session.created_at).total_seconds() >= 50
+        ends_at = session.ends_at
+        assert (ends_at - session.created_at).total_seconds() >= 50
+        service.sessions.extend(session, 1)
+        assert session.ends_at == ends_at
         with pytest.raises(LimitExceeded):
             service.sessions.extend(session, 5000)
+        with pytest.raises(BadRequest, match="more than 0"):
+            service.sessions.extend(session, 0)
 
 
 async def test_a_project_has_only_so_many(opening: Opening) -> None:
@@ -165,6 +199,36 @@ async def test_a_paused_session_takes_no_run_and_goes_on_when_resumed(service: S
     await service.sessions.resume(session)
     _, result = await run(service, session, "echo again")
     assert result.stdout == b"again\n"
+
+
+async def test_a_session_that_could_not_be_written_down_as_paused_is_not(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await service.sessions.start("p")
+
+    async def fails(*_: Any) -> None:
+        raise StoreUnavailable("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.store, "move_matter", fails)
+        with pytest.raises(StoreUnavailable):
+            await service.sessions.pause(session)
+    _, result = await run(service, session, "echo goes on")
+    assert result.stdout == b"goes on\n"
+    await service.sessions.pause(session)
+    assert (await service.sessions.facts(session.id))["state"] == "paused"
+
+
+async def test_a_session_is_paused_once_and_can_end_at_the_same_time(service: Service) -> None:
+    session = await service.sessions.start("p")
+    outcomes = await asyncio.gather(
+        service.sessions.pause(session),
+        service.sessions.pause(session),
+        service.sessions.end(session),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in outcomes] == [type(None), Conflict, type(None)]
+    assert (await service.sessions.facts(session.id))["state"] == "ended"
 
 
 async def test_sessions_of_other_projects_are_not_there(service: Service) -> None:
@@ -200,6 +264,18 @@ async def test_forks_have_the_files_and_go_their_own_ways(service: Service) -> N
     await run(service, forks[0], "echo mine > a")
     _, result = await run(service, forks[1], "cat a")
     assert result.stdout == b"common"
+
+
+async def test_a_fork_is_for_the_same_role_and_as_long(tmp_path: Path, opening: Opening) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policies:\n  agent_roles:\n    small:\n      max_memory: 64MB\n")
+    async with opening(policy=policy, session_idle_s=50.0) as service:
+        session = await service.sessions.start("p", role="small", max_age_s=70)
+        service.sessions.extend(session, 60)
+        [fork] = await service.sessions.fork(session, 1)
+        assert fork.role == "small"
+        assert fork.grant.limits.memory_mb == 64
+        assert (fork.ends_at - fork.created_at).total_seconds() == 70
 
 
 async def test_sessions_that_a_service_left_open_are_lost_and_say_so(opening: Opening) -> None:

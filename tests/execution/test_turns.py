@@ -65,16 +65,6 @@ async def test_a_project_with_a_long_queue_does_not_keep_another_waiting() -> No
     assert len(order) == 22
 
 
-async def test_a_project_has_at_most_its_share_at_a_time() -> None:
-    turns = Turns(at_once=4, waiting=10, per_project=2)
-    mine = [turns.take_place("a") for _ in range(4)]
-    other = turns.take_place("b")
-    assert turns.running == 3
-    assert await entered(other)
-    mine[0].leave()
-    assert turns.running == 3, "the third of the first project took the place of its first"
-
-
 async def test_a_waiter_that_gives_up_leaves_no_trace() -> None:
     turns = Turns(at_once=1, waiting=5)
     turns.take_place("a")
@@ -88,14 +78,13 @@ async def test_a_waiter_that_gives_up_leaves_no_trace() -> None:
 
 @given(
     at_once=st.integers(1, 4),
-    per_project=st.integers(1, 4),
     script=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=60),
 )
 def test_counts_are_right_and_no_free_slot_is_kept_from_a_waiter(
-    at_once: int, per_project: int, script: list[tuple[str, int]]
+    at_once: int, script: list[tuple[str, int]]
 ) -> None:
     async def play() -> None:
-        turns = Turns(at_once=at_once, waiting=1000, per_project=per_project)
+        turns = Turns(at_once=at_once, waiting=1000)
         places: list[Place] = []
         for project, which in script:
             if which < 6 or not places:
@@ -103,12 +92,8 @@ def test_counts_are_right_and_no_free_slot_is_kept_from_a_waiter(
             else:
                 places.pop(which % len(places)).leave()
             inside = [place for place in places if place.has_turn]
-            by_project = {name: sum(p.project_id == name for p in inside) for name in "abc"}
             assert turns.running == len(inside) <= at_once
             assert turns.waiting == len(places) - len(inside)
-            assert max(by_project.values()) <= per_project
-            if len(inside) < at_once:
-                waiting = {place.project_id for place in places if place not in inside}
-                assert all(by_project[name] == per_project for name in waiting)
+            assert len(inside) == at_once or not turns.waiting
 
     asyncio.run(play())

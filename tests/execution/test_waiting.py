@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from tests.api.conftest import opened
 from tests.execution.test_approvals import PERSON, asked, asking, waiting_files
 
 from belljar.audit.records import ExecRecord, Status
-from belljar.errors import EngineUnavailable, StoreUnavailable
-from belljar.execution import waiting
+from belljar.errors import EngineUnavailable, QueueFull, StoreUnavailable
+from belljar.execution import approvals, waiting
 from belljar.execution.approvals import ApprovalState
 from belljar.execution.live import LiveRun
+from belljar.execution.sessions import Sessions
 from belljar.models import Grant, Language, Verdict
 from belljar.service import Service
 from belljar.settings import Profile
@@ -81,6 +83,52 @@ async def test_a_run_that_is_cancelled_leaves_no_bytes_although_the_store_is_dow
         assert not waiting_files(tmp_path)
     async with opened(tmp_path, profile=Profile.SUPERVISED) as service:
         assert (await service.lifecycle.approvals.get(approval.id)).state is ApprovalState.VOID
+
+
+async def test_a_run_that_is_cancelled_before_it_waits_does_not_wait(tmp_path: Path) -> None:
+    async with opened(tmp_path, profile=Profile.SUPERVISED) as service:
+        real = service.store
+
+        async def accepted(record: ExecRecord) -> ExecRecord:
+            await service.lifecycle.cancel(record.exec_id)
+            return await real.accept(record)
+
+        Store(service, accept=accepted)
+        live = await service.lifecycle.submit(asking())
+        assert isinstance(live, LiveRun)
+        assert (await live.outcome()).record.verdict == Verdict.CANCELLED
+        assert not service.lifecycle.approvals._waiting
+        assert not await service.lifecycle.approvals.known()
+        assert not waiting_files(tmp_path)
+
+
+async def test_those_that_ask_at_the_same_instant_count_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "MAX_WAITING_PER_PROJECT", 3)
+    async with opened(tmp_path, profile=Profile.SUPERVISED) as service:
+        taken = await asyncio.gather(
+            *(service.lifecycle.submit(asking()) for _ in range(10)), return_exceptions=True
+        )
+        assert sum(isinstance(one, LiveRun) for one in taken) == 3
+        assert sum(isinstance(one, QueueFull) for one in taken) == 7
+        assert len(waiting_files(tmp_path)) == 3
+
+
+async def test_a_service_that_cannot_start_leaves_nobody_waiting_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, profile=Profile.SUPERVISED) as service:
+        service.lifecycle.epoch += "0"  # as if it had been another process
+        live, _ = await asked(service)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sessions, "recover", fails)
+        with pytest.raises(StoreUnavailable):
+            async with opened(tmp_path, profile=Profile.SUPERVISED):
+                pass
+    assert live.record.exec_id not in {task.get_name() for task in asyncio.all_tasks()}
+    async with opened(tmp_path, profile=Profile.SUPERVISED) as service:
+        assert service.lifecycle.live_ids == {live.record.exec_id}
 
 
 async def test_a_yes_outlasts_a_store_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,10 @@ from belljar.flows.tools import (
     in_format,
     request_for,
     result_of,
-    tool_of,
 )
-from belljar.models import Language, RiskTier, RunRequest
+from belljar.models import RiskTier
 from belljar.policy.decisions import PolicySet
-from belljar.policy.files import load_profile, loads
+from belljar.policy.files import loads
 
 POLICY = """
 policies:
@@ -64,9 +63,10 @@ def test_every_tool_has_the_tier_of_the_design() -> None:
 
 
 def test_a_tool_that_waits_for_a_person_says_so() -> None:
-    tools = {tool.name: tool.strategy for tool in catalogue(load_profile("supervised"), None)}
+    asks = loads("policies: {tools: {code_run: {risk_level: critical}}}", name="p")
+    tools = {tool.name: tool.strategy for tool in catalogue(asks, None)}
     assert tools["code_run"] is Strategy.APPROVAL
-    assert tools["file_read"] is Strategy.JAR
+    assert tools["shell_exec"] is Strategy.JAR
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_tool_that_is_not_built_is_refused_by_a_code_of_its_own(name: str) -> 
     [
         pytest.param("code_run", {}, "arguments", id="missing"),
         pytest.param("code_run", {"code": 1}, "arguments.code", id="type"),
-        pytest.param("code_run", {"code": "1", "network": True}, "arguments", id="unknown"),
+        pytest.param("code_run", {"code": "1", "network": True}, "arguments.network", id="unknown"),
         pytest.param("code_run", {"code": "1", "language": "perl"}, "arguments.language", id="language"),
         pytest.param("code_run", {"code": "1", "language": "bash"}, "arguments.language", id="not granted"),
         pytest.param("file_read", {"path": "a", "offset": 0}, "arguments.offset", id="range"),
@@ -171,20 +171,6 @@ def test_the_rules_of_policy_go_with_a_file_tool() -> None:
 def test_what_a_call_asks_of_policy_is_its_time() -> None:
     _, overrides = request_for(POLICIES, None, "code_run", {"code": "1", "timeout_s": 3})
     assert overrides == {"limits.timeout_s": 3}
-
-
-@pytest.mark.parametrize(
-    ("request_", "tool"),
-    [
-        pytest.param(RunRequest(code="1", language=Language.PYTHON), "code_run", id="python"),
-        pytest.param(RunRequest(code="1", language=Language.JAVASCRIPT), "code_run", id="javascript"),
-        pytest.param(RunRequest(code="1"), "code_run", id="default"),
-        pytest.param(RunRequest(code="ls", language=Language.BASH), "shell_exec", id="bash"),
-        pytest.param(RunRequest(command=("python3", "-c", "1")), "shell_exec", id="command"),
-    ],
-)
-def test_a_plain_run_amounts_to_a_tool(request_: RunRequest, tool: str) -> None:
-    assert tool_of(request_) == tool
 
 
 # What an LLM is told
@@ -226,3 +212,31 @@ def test_files_that_were_made_are_pointed_to() -> None:
 def test_a_file_tool_that_did_not_get_to_its_answer_is_an_error() -> None:
     told = result_of("file_read", outcome(b"", exit_code=None, verdict="oom"))
     assert (told["status"], told["summary"]) == ("error", "oom after 5 ms")
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "status"),
+    [
+        pytest.param(
+            "file_write", {"ok": True, "path": "a", "bytes": 3, "created": True}, "error", id="written"
+        ),
+        pytest.param("search", {"ok": True, "matches": [], "truncated": False}, "success", id="only read"),
+    ],
+)
+def test_a_tool_whose_work_is_not_kept_has_failed(tool: str, said: dict[str, Any], status: str) -> None:
+    lost: dict[str, Any] = {"error_code": "STORE_UNAVAILABLE", "error_reason": "no room"}
+    told = result_of(tool, outcome(json.dumps(said).encode(), **lost))
+    assert told["status"] == status
+    assert {name: told[name] for name in lost} == lost
+    assert told["summary"].endswith("; but no room") == (status == "error")
+
+
+def test_languages_are_named_in_plain_words() -> None:
+    with pytest.raises(BadRequest, match=r"'ruby' is not one of \['python'\]"):
+        request_for(POLICIES, None, "code_run", {"code": "1", "language": "ruby"})
+
+
+def test_an_argument_of_an_unknown_name_is_named_with_the_nearest() -> None:
+    with pytest.raises(BadRequest, match="unknown name `cod`; did you mean `code`") as caught:
+        request_for(POLICIES, None, "code_run", {"cod": "1"})
+    assert caught.value.field == "arguments.cod"

@@ -131,6 +131,16 @@ async def test_a_program_that_fails_is_a_result_the_model_can_read(served: Serve
     assert "ZeroDivisionError" in text
 
 
+async def test_the_model_is_told_that_files_are_not_kept(jail: None, tmp_path: Path) -> None:
+    async with opened(tmp_path, JailEngine()) as service, serving(service) as port:
+        service.workspace.project("default").mkdir()
+        (service.workspace.project("default") / "artifacts").touch()  # where folders are to go
+        async with over_http(port, TOKEN) as client:
+            told = await client.call_tool("sandbox.run", {"code": LEAVES})
+    assert told.structured_content["error_code"] == "STORE_UNAVAILABLE"
+    assert "STORE_UNAVAILABLE: the run's own files could not be kept" in told.content[0].text  # type: ignore[union-attr]
+
+
 async def test_the_text_of_a_long_output_is_shortened_and_the_structure_is_not(served: Served) -> None:
     async with over_http(served.port, TOKEN) as client:
         told = await client.call_tool("sandbox.run", {"code": "print('x' * 100_000)"})

@@ -98,6 +98,8 @@ def run_view(record: ExecRecord, kept: Kept) -> dict[str, Any]:
         "skipped": record.skipped,
         "packages": record.packages,
         "usage": record.usage,
+        "error_code": record.error_code,
+        "error_reason": record.error_reason,
         "receipt": record.receipt_hash,
     }
 

@@ -37,7 +37,7 @@ from belljar.api import (
 from belljar.api.auth import Hosts, check_path, identify
 from belljar.api.calls import Call
 from belljar.api.desk import Desk, Patience
-from belljar.api.errors import Recorded, WrongRequest, error_answer
+from belljar.api.errors import Recorded, WrongRequest, error_answer, status_of
 from belljar.api.handshakes import with_token
 from belljar.api.pages import HEADERS as PAGE_HEADERS
 from belljar.api.pages import page_at
@@ -76,6 +76,8 @@ class Entry(NamedTuple):
     path: str
     handler: Callable[[Call], Awaitable[Response]]
     roles: frozenset[Role] = ALL
+    starts_runs: bool = False
+    """Such a request is traced, with its runs."""
 
 
 _EXEC = "/sandbox/execs/{exec_id}"
@@ -83,8 +85,8 @@ _SESSION = "/sandbox/sessions/{session_id}"
 
 ROUTES: tuple[Entry, ...] = (
     Entry("GET", _NEEDS_NO_TOKEN, operations.alive),
-    Entry("POST", "/run", runs.run, RUNNERS),
-    Entry("POST", "/sandbox/execs", execs.create, RUNNERS),
+    Entry("POST", "/run", runs.run, RUNNERS, starts_runs=True),
+    Entry("POST", "/sandbox/execs", execs.create, RUNNERS, starts_runs=True),
     Entry("GET", "/sandbox/execs", execs.page),
     Entry("GET", _EXEC, execs.show),
     Entry("GET", f"{_EXEC}/code", execs.code),
@@ -98,7 +100,7 @@ ROUTES: tuple[Entry, ...] = (
     Entry("GET", "/sandbox/sessions", sessions.listing),
     Entry("GET", _SESSION, sessions.show),
     Entry("DELETE", _SESSION, sessions.close, RUNNERS),
-    Entry("POST", f"{_SESSION}/run", sessions.run, RUNNERS),
+    Entry("POST", f"{_SESSION}/run", sessions.run, RUNNERS, starts_runs=True),
     Entry("POST", f"{_SESSION}/interrupt", sessions.interrupt, RUNNERS),
     Entry("POST", f"{_SESSION}/extend", sessions.extend, RUNNERS),
     Entry("POST", f"{_SESSION}/pause", sessions.pause, RUNNERS),
@@ -127,12 +129,12 @@ ROUTES: tuple[Entry, ...] = (
     Entry("POST", "/approvals/{approval_id}", approvals.decide, PERSONS),
     Entry("GET", "/sandbox/health", operations.sandbox),
     Entry("GET", "/sandbox/trail", trail.show),
-    Entry("POST", "/tests/run", tests.run, RUNNERS),
+    Entry("POST", "/tests/run", tests.run, RUNNERS, starts_runs=True),
     Entry("GET", "/tools", tools.listing),
-    Entry("POST", "/tools/{tool}", tools.call_tool, RUNNERS),
+    Entry("POST", "/tools/{tool}", tools.call_tool, RUNNERS, starts_runs=True),
     Entry("GET", "/skills", skills.listing),
     Entry("GET", "/skills/{skill_id}", skills.show),
-    Entry("POST", "/skills/{skill_id}/invoke", skills.invoke, RUNNERS),
+    Entry("POST", "/skills/{skill_id}/invoke", skills.invoke, RUNNERS, starts_runs=True),
     Entry("POST", "/mcp", mcp.exchange, RUNNERS),
     Entry("GET", "/mcp", mcp.exchange, RUNNERS),
     Entry("DELETE", "/mcp", mcp.exchange, RUNNERS),
@@ -258,10 +260,26 @@ class _Endpoint:
             raise WrongRequest(400, "there is no WebSocket here", field="Upgrade")
         call = Call(scope, receive, send)
         try:
-            answer = await entry.handler(call)
-            await answer(scope, receive, send)
+            if entry.starts_runs:
+                await _traced(entry, call, send)
+            else:
+                await (await entry.handler(call))(scope, receive, send)
         finally:
             call.let_go()
+
+
+async def _traced(entry: Entry, call: Call, send: Send) -> None:
+    with call.service.tracing.request(entry.method, entry.path, call.headers) as answered:
+        try:
+            answer = await entry.handler(call)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            fault = error if isinstance(error, BelljarError) else Recorded(None, None)
+            answered(status_of(fault), fault.code)
+            raise
+        answered(answer.status_code, None)
+        await answer(call.scope, call.receive, send)
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,6 +1,7 @@
 """`/approvals`: what waits for a person, all that a person needs to decide, and the decision.
 
 The program itself is shown as long as it waits, from the very bytes that would run; afterwards only its hash.
+An agent is shown what it asked for itself, and no other's program.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from belljar.api.calls import Call
 from belljar.api.sessions import own_projects
 from belljar.errors import BadRequest, Conflict
 from belljar.execution.approvals import Approval, ApprovalState, Approver
+from belljar.tokens import Role
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -106,7 +108,8 @@ def _row(approval: Approval) -> dict[str, Any]:
 async def _view(call: Call, approval: Approval) -> dict[str, Any]:
     record = await call.service.store.get(approval.exec_id)
     waiting = None
-    if approval.answer is None:
+    others = call.caller.role is Role.AGENT and call.caller.id != approval.asked_by
+    if approval.answer is None and not others:
         waiting = await asyncio.to_thread(call.service.lifecycle.pending.load, approval.exec_id)
     code = waiting.request.code if waiting else None
     stdin = waiting.request.stdin.decode("utf-8", "replace") if waiting else None

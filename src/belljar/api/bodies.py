@@ -12,9 +12,16 @@ from belljar.wording import nearest, quoted
 
 __all__ = ["FORMS", "Body", "Id", "Text", "checked"]
 
-Id = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
-"""A name that a caller gives: 1 to 200 visible characters of ASCII."""
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+_ID = r"^[!-~]{1,200}$"
+_TEXT = r"^[^\x00]*$"
+_IN_WORDS = {
+    _ID: "must be 1 to 200 visible characters of ASCII, without spaces",
+    _TEXT: "must not contain a NUL character",
+}
+
+Id = Annotated[str, StringConstraints(pattern=_ID)]
+"""A name that a caller gives."""
+Text = Annotated[str, StringConstraints(pattern=_TEXT)]
 """Something that can be passed to a program."""
 
 FORMS = ("<file>", "<name>")
@@ -42,7 +49,7 @@ def checked(model: type[_Model], value: dict[str, Any]) -> _Model:
 
 def _fault(model: type[Body], error: ValidationError) -> BadRequest:
     """One of pydantic's complaints as a sentence: that of an unknown name, the likely cause of others."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found = error.errors(include_url=False, include_input=False)
     first = min(found, key=lambda one: one["type"] != "extra_forbidden")
     unknown = first["type"] == "extra_forbidden"
     *above, last = first["loc"] or ("body",)
@@ -52,7 +59,9 @@ def _fault(model: type[Body], error: ValidationError) -> BadRequest:
         field = ".".join(map(str, (*place, last)))[:200]
         return BadRequest(f"unknown field {quoted(last)}{hint}", field=field)
     field = ".".join(map(str, place))[:200]
-    return BadRequest(f"{field}: {first['msg'][:1].lower()}{first['msg'][1:]}", field=field)
+    said = first["msg"][:1].lower() + first["msg"][1:]
+    pattern = first.get("ctx", {}).get("pattern", "")
+    return BadRequest(f"{field}: {_IN_WORDS.get(pattern, said)}", field=field)
 
 
 def _fields(model: type[BaseModel], place: Iterable[int | str]) -> list[str]:

@@ -1,6 +1,6 @@
 """What a caller is told when there is no answer: the shape of an error, and the one table of its status.
 
-{"request_id": …, "status": "error", "error": {"code": …, "message": …, "field": …}}
+{"request_id": …, "status": "error", "error": {"code": …, "message": …, "field": …, "exec_id": …}}
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STATUS: Mapping[str, int] = MappingProxyType(
 _PRIVATE = frozenset(
     cls.code for cls in _CLASSES if issubclass(cls, (errors.EngineUnavailable, errors.StoreUnavailable))
 )
-_DETAILS = ("reason", "asked", "ceiling", "layer", "exec_id", "approval_id")
+_DETAILS = ("reason", "asked", "ceiling", "layer", "approval_id")
 """What a path refused, a policy escalated and a run that waits say besides."""
 _LATER_S = 1
 
@@ -71,9 +71,12 @@ class WrongRequest(errors.BadRequest):
 class Recorded(BelljarError):
     """What a record says went wrong, said again."""
 
-    def __init__(self, code: str | None, message: str | None, field: str | None = None) -> None:
+    def __init__(
+        self, code: str | None, message: str | None, field: str | None = None, exec_id: str = ""
+    ) -> None:
         super().__init__(message or "a fault of the service", field=field)
         self.code = code or INTERNAL  # type: ignore[misc]  # each record has its own
+        self.exec_id = exec_id
 
 
 def status_of(error: BelljarError) -> int:
@@ -96,6 +99,8 @@ def error_body(error: BelljarError, *, request_id: str | None, operator: bool) -
     said: dict[str, object] = {"code": code, "message": message}
     if error.field is not None:
         said["field"] = error.field
+    if error.exec_id:
+        said["exec_id"] = error.exec_id
     said |= {name: _plain(getattr(error, name)) for name in _DETAILS if hasattr(error, name)}
     return {"request_id": request_id, "status": "error", "error": said}
 

@@ -8,6 +8,7 @@ to the first who calls.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 __all__ = ["Mount", "exchange"]
+
+logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 1000
 IDLE_S = 600.0
@@ -54,10 +57,11 @@ class Mount:
             if self._sessions is None:
                 if self._over.is_set():
                     raise Unavailable("the service is about to end")
-                self._sessions = await asyncio.to_thread(self._made)
-                ready = asyncio.Event()
-                self._task = asyncio.create_task(self._hold(self._sessions, ready), name="mcp")
-                await ready.wait()
+                made = await asyncio.to_thread(self._made)
+                ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._task = asyncio.create_task(self._hold(made, ready), name="mcp")
+                await asyncio.shield(ready)
+                self._sessions = made
         return self._sessions
 
     async def aclose(self) -> None:
@@ -71,7 +75,9 @@ class Mount:
 
             from belljar.mcp import create_server
         except ImportError as error:
-            raise Unavailable("MCP is not installed here; `pip install belljar[mcp]` adds it") from error
+            raise Unavailable(
+                "MCP is not installed here; in belljar's source: pip install '.[mcp]'"
+            ) from error
         return StreamableHTTPSessionManager(
             create_server(self._client),
             max_request_body_size=MAX_BODY_BYTES,
@@ -79,10 +85,15 @@ class Mount:
             max_sessions=MAX_SESSIONS,
         )
 
-    async def _hold(self, sessions: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
-        async with sessions.run():
-            ready.set()
-            await self._over.wait()
+    async def _hold(self, sessions: StreamableHTTPSessionManager, ready: asyncio.Future[None]) -> None:
+        try:
+            async with sessions.run():
+                ready.set_result(None)
+                await self._over.wait()
+        except Exception as error:
+            logger.exception("the MCP server has ended")
+            if not ready.done():
+                ready.set_exception(Unavailable(f"MCP cannot be started: {error}"))
 
     def _client(self, request: Request) -> AsyncClient:
         token = request.headers["authorization"].partition(" ")[2].strip()

@@ -28,6 +28,7 @@ from belljar.api.tools import ToolBody
 from belljar.audit.records import ExecRecord, NetworkDecision, Status
 from belljar.engines.base import Area
 from belljar.execution.approvals import ApprovalState
+from belljar.execution.sampling import Alert
 from belljar.execution.sessions import State
 from belljar.flows.testdriven import Outcome
 from belljar.flows.tools import Format
@@ -67,6 +68,8 @@ _PAGE_LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
 
 _ARTIFACT = _object({"path": _TEXT, "size": _COUNT, "sha256": _TEXT, "mime": _TEXT})
 _SKIPPED = _object({"path": _TEXT, "reason": _TEXT})
+_NOT_KEPT = dict.fromkeys(("error_code", "error_reason"), _or_none(_TEXT))
+"""Of a run that has a result, if what it left could not be kept."""
 _PACKAGE = _object({"name": _TEXT, "version": _TEXT, "sha256": _TEXT})
 _ERROR = _object(
     {
@@ -74,7 +77,8 @@ _ERROR = _object(
         "status": {"const": "error"},
         "error": {
             **_object({"code": {"type": "string", "enum": sorted(STATUS)}, "message": _TEXT}),
-            "description": "Also `field`, the part of the request at fault, where there is one.",
+            "description": "Also, where there is one, `field`, the part of the request at fault, "
+            "and `exec_id`, the run that was recorded as refused or lost.",
         },
     }
 )
@@ -103,11 +107,28 @@ _RUN = _object(
         "skipped": _list(_ref("Skipped")),
         "packages": _list(_PACKAGE),
         "usage": _ANYTHING,
+        **_NOT_KEPT,
         "receipt": _or_none(_TEXT),
     }
 )
 
 
+_USAGE = _object(
+    {
+        "kind": {"type": "string", "enum": ["run", "session"]},
+        "id": _TEXT,
+        "project_id": _TEXT,
+        "cpu_usage_percent": {"type": "number", "description": "100 is one core."},
+        "cpu_cores": {"type": "number"},
+        "memory_usage_mb": {"type": "number"},
+        "memory_limit_mb": _COUNT,
+        "pids_current": _COUNT,
+        "pids_limit": _COUNT,
+        "network_tx_bytes": _COUNT,
+        "network_rx_bytes": _COUNT,
+        "alerts": _list({"type": "string", "enum": list(Alert)}),
+    }
+)
 _TIER: Schema = {"type": "string", "enum": list(RiskTier)}
 _PENDING = _object(
     {
@@ -189,6 +210,7 @@ _INVOKED = _object(
         "stderr": _TEXT,
         "truncated": _object({"stdout": _FLAG, "stderr": _FLAG}),
         "duration_ms": _COUNT,
+        **_NOT_KEPT,
         "artifacts": _list(_ref("Artifact")),
         "skipped": _list(_ref("Skipped")),
         "receipt": _or_none(_TEXT),
@@ -330,7 +352,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         InterruptBody,
     ),
     ("POST", f"{_SESSION}/extend"): Operation(
-        "Let a session live so much longer from now.", _ref("Session"), ExtendBody
+        "Let a session live at least so long from now.", _ref("Session"), ExtendBody
     ),
     ("POST", f"{_SESSION}/pause"): Operation("Have everything in it stand still.", _ref("Session")),
     ("POST", f"{_SESSION}/resume"): Operation("Let it go on.", _ref("Session")),
@@ -395,7 +417,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Send a signal to a run.", _object({"signal": _TEXT}), SignalBody
     ),
     ("GET", "/sandbox/usage"): Operation(
-        "What the jars that are in use take right now.", _object({"usage": _list(_ANYTHING)})
+        "What the jars that are in use take right now.", _object({"usage": _list(_USAGE)})
     ),
     ("GET", "/sandbox/snapshots"): Operation(
         "The snapshots of a project.",
@@ -417,7 +439,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/approvals/{approval_id}"): Operation(
         "Say yes or no to what waits; for operators and approvers.", _ref("Approval"), DecisionBody
     ),
-    ("GET", "/sandbox/health"): Operation("What the engine can enforce, and how busy it is.", _ANYTHING),
+    ("GET", "/sandbox/health"): Operation("What each engine can enforce, and how busy it is.", _ANYTHING),
     ("GET", "/sandbox/trail"): Operation(
         "Which run left which version of a file; a page of runs at a time, the newest first.",
         _object(
@@ -477,6 +499,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
                 "exec_id": _TEXT,
                 "status": {"enum": ["success", "error"]},
                 "summary": _TEXT,
+                **_NOT_KEPT,
                 "data": _ANYTHING,
                 "rest": _list(_ANYTHING),
             }
@@ -499,14 +522,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/mcp"): Operation("What the MCP server says by itself.", "text/event-stream", **_MCP),
     ("DELETE", "/mcp"): Operation("End a session of the MCP server.", _ANYTHING, **_MCP),
     ("GET", "/policy/explain"): Operation(
-        "What a role and a tool are granted.", _ref("Explained"), query={"role": _TEXT, "tool": _TEXT}
+        "What a role and a tool or skill are granted.",
+        _ref("Explained"),
+        query={"role": _TEXT, "tool": _TEXT, "skill": _TEXT},
     ),
     ("POST", "/policy/explain"): Operation(
         "What a request would be granted.", _ref("Explained"), ExplainBody
     ),
     ("GET", "/audit/verify"): Operation(
         "Walk the chain of receipts; for operators.",
-        _object({"ok": _FLAG, "faults": _list(_ANYTHING)}),
+        _object({"ok": _FLAG, "receipts": _COUNT, "faults": _list(_ANYTHING), "notes": _list(_ANYTHING)}),
     ),
     ("GET", "/metrics"): Operation("Counters, for Prometheus.", "text/plain"),
     ("GET", "/openapi.json"): Operation("This document.", _ANYTHING),

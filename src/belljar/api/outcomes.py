@@ -7,13 +7,14 @@ that waits for a person is not waited for, unless the caller says how long.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from belljar.api.answers import Kept, kept_of
 from belljar.api.calls import Call
-from belljar.api.errors import Recorded
+from belljar.api.errors import Recorded, is_private
 from belljar.audit.records import NEXT, ExecRecord, Status
 from belljar.errors import ApprovalNeeded, Unavailable
 from belljar.execution.approvals import Approval
@@ -25,6 +26,7 @@ from belljar.models import Verdict
 __all__ = ["ApprovalWait", "Taken", "finished", "here_or_over", "still_waiting", "submit"]
 
 _LOOK_AGAIN_S = 0.1
+_NOT_KEPT = "not all that the run left could be kept; the operator of the service can look up why"
 
 ApprovalWait = Annotated[float, Field(ge=0, le=3600)]
 """How long a caller waits for a person, in seconds."""
@@ -97,7 +99,7 @@ async def _decided(call: Call, taken: Taken) -> None:
 
 
 async def finished(call: Call, taken: Taken) -> tuple[ExecRecord, Kept]:
-    """How it ended and what it left.
+    """How it ended and what it left. Where that could not be kept, the record has an error.
 
     Raises:
         ApprovalNeeded: it waits for a person, which can take days.
@@ -110,13 +112,15 @@ async def finished(call: Call, taken: Taken) -> tuple[ExecRecord, Kept]:
         taken = await here_or_over(call, taken.record)
     outcome = await taken.outcome() if isinstance(taken, LiveRun) else taken
     record = outcome.record
+    lost = record.verdict == Verdict.LOST and record.error_code is not None
+    if outcome.result is None and (lost or record.status is Status.REFUSED):
+        raise _recorded(record)
+    if is_private(record.error_code) and not call.is_operator:
+        record = replace(record, error_reason=_NOT_KEPT)
     if outcome.result is not None:
         return record, kept_of(outcome, call.service.workspace)
-    lost = record.verdict == Verdict.LOST and record.error_code is not None
-    if lost or record.status is Status.REFUSED:
-        raise _recorded(record)
     return record, await asyncio.to_thread(kept_of, outcome, call.service.workspace)
 
 
 def _recorded(record: ExecRecord) -> Recorded:
-    return Recorded(record.error_code, record.error_reason, record.error_field)
+    return Recorded(record.error_code, record.error_reason, record.error_field, record.exec_id)

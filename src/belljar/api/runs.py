@@ -21,6 +21,7 @@ from belljar.errors import BadRequest, BelljarError, UnsupportedLanguage
 from belljar.execution.sessions import Session
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest, Start
+from belljar.policy.roles import tool_of
 from belljar.wording import nearest, quoted
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ async def run(call: Call) -> Response:
         persist_work=body.persist_work,
         token_id=call.caller.id,
         role=call.caller.agent_role,
-        tool=call.tool_for(request),
+        tool=tool_of(request),
     )
     return await answered(call, submission, run_view, approval_wait_s=body.approval_wait_s)
 

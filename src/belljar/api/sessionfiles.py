@@ -129,27 +129,24 @@ async def remove(call: Call) -> Response:
     await call.no_body()
     asked = call.asked(("area", "path"))
     area, path = _area(asked), _path(asked)
-    session = await open_session(call)
-    session.used()
-    await session.kept.remove(area, path)
+    with (await open_session(call)).changing() as kept:
+        await kept.remove(area, path)
     return json_answer({"area": area, "path": path})
 
 
 async def move(call: Call) -> Response:
     body = await call.said(MoveBody)
     path, to = paths.validate(body.path, field="path"), paths.validate(body.to, field="to")
-    session = await open_session(call)
-    session.used()
-    await session.kept.move(Area(body.area), path, to)
+    with (await open_session(call)).changing() as kept:
+        await kept.move(Area(body.area), path, to)
     return json_answer({"area": body.area, "path": to})
 
 
 async def mkdir(call: Call) -> Response:
     body = await call.said(MkdirBody)
     path = paths.validate(body.path, field="path")
-    session = await open_session(call)
-    session.used()
-    await session.kept.make_directory(Area(body.area), path)
+    with (await open_session(call)).changing() as kept:
+        await kept.make_directory(Area(body.area), path)
     return json_answer({"area": body.area, "path": path})
 
 
@@ -181,8 +178,9 @@ async def put_archive(call: Call) -> Response:
             folders.append(path)
         else:
             files.append(InputFile(path, entry.content))
-    for path in folders:
-        await session.kept.make_directory(area, path)
+    with session.changing() as kept:
+        for path in folders:
+            await kept.make_directory(area, path)
     await _put(session, area, files)
     return json_answer({"area": area, "path": below, "files": len(files), "folders": len(folders)})
 
@@ -235,10 +233,9 @@ async def _look(session: Session, area: Area, path: str) -> dict[str, FileEntry]
 
 
 async def _put(session: Session, area: Area, files: list[InputFile]) -> None:
-    session.check()
-    session.used()
     try:
-        await session.kept.put(area, files)
+        with session.changing() as kept:
+            await kept.put(area, files)
     except (LimitExceeded, PathNotAllowed) as error:
         error.field = "path"
         raise

@@ -17,6 +17,7 @@ from belljar.audit.records import ExecRecord
 from belljar.errors import BadRequest, Conflict, NotFound
 from belljar.execution.sessions import Session
 from belljar.execution.submissions import Submission
+from belljar.policy.roles import tool_of
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -132,7 +133,7 @@ async def run(call: Call) -> Response:
         overrides=overrides_of(body),
         token_id=call.caller.id,
         role=call.caller.agent_role,
-        tool=call.tool_for(request),
+        tool=tool_of(request),
     )
 
     def view(record: ExecRecord, kept: Kept) -> dict[str, Any]:

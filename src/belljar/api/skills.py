@@ -27,7 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["InvokeBody", "invoke", "listing", "show"]
 
-_OF_A_RUN = ("verdict", "exit_code", "signal", "timed_out", "stdout", "stderr", "truncated", "duration_ms")
+_OF_A_RUN = (
+    "verdict",
+    "exit_code",
+    "signal",
+    "timed_out",
+    "stdout",
+    "stderr",
+    "truncated",
+    "duration_ms",
+    "error_code",
+    "error_reason",
+)
 
 
 class InvokeBody(Body):
@@ -104,16 +115,18 @@ async def _answered(call: Call, skill: Skill, taken: Taken) -> dict[str, Any]:
     answer = await asyncio.to_thread(skill.answer, record.exit_code, kept.stdout, kept.stderr, kept.files)
     run = run_view(record, kept)
     rules = skill.layer.policy.paths
+    artifacts = [row for row in record.artifacts if allows(_in_jar(row["path"]), rules)]
+    fault = answer.fault or (record.error_reason if artifacts else None)
     return {
         "exec_id": record.exec_id,
         "request_id": record.request_id,
         "skill_id": skill.id,
         "digest": skill.digest,
-        "status": "failed" if answer.fault is not None else "ok",
-        "reason": answer.fault,
+        "status": "failed" if fault is not None else "ok",
+        "reason": fault,
         "outputs": answer.outputs,
         **{name: run[name] for name in _OF_A_RUN},
-        "artifacts": [row for row in record.artifacts if allows(_in_jar(row["path"]), rules)],
+        "artifacts": artifacts,
         "skipped": record.skipped,
         "receipt": record.receipt_hash,
     }

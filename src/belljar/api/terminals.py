@@ -25,10 +25,11 @@ from belljar.api.calls import Call
 from belljar.api.errors import WrongRequest
 from belljar.api.sessions import open_session
 from belljar.engines.kept import MAX_FED, Seat, Terminal
-from belljar.errors import BadRequest, BelljarError, LimitExceeded, NotFound
+from belljar.errors import BadRequest, BelljarError, LimitExceeded, NotFound, Refused
 from belljar.execution import terminals
+from belljar.execution.live import LiveRun
 from belljar.execution.sessions import Session
-from belljar.models import Language, RunRequest
+from belljar.policy.roles import SHELL_EXEC
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -104,7 +105,7 @@ class _Line(Response):
             columns=columns,
             kind=self._kind,
             role=call.caller.agent_role,
-            tool=call.tool_for(RunRequest(language=Language.BASH, code="")),
+            tool=SHELL_EXEC,
             token_id=call.caller.id,
         ) as terminal:
             await socket.send({"type": "websocket.accept"})
@@ -141,6 +142,7 @@ class _Line(Response):
                 if message.get("bytes") is not None:
                     await terminal.type(message["bytes"])
                 elif message.get("text") is not None:
+                    self._session.check_free()  # a signal could let go on what has to stand still
                     await _obey(message["text"], terminal)
             except BelljarError as error:
                 close = {"type": "websocket.close", "code": 1008, "reason": error.message[:120]}
@@ -169,7 +171,9 @@ async def stdin(call: Call) -> Response:
     asked = call.asked(("end",))
     if asked.get("end", "false") not in ("true", "false"):
         raise BadRequest("end is true or false", field="end")
-    seat = await _seat(call)
+    live, seat = await _running(call)
+    if live.submission.surroundings is not None:
+        raise Refused("a person approved this run; what is typed at it later was not shown", field="exec_id")
     data = bytes(await call.read_bytes()) if call.has_body else b""
     if len(data) > MAX_FED:
         raise LimitExceeded(f"at most {MAX_FED} bytes are taken at a time", field="body")
@@ -182,18 +186,18 @@ async def send_signal(call: Call) -> Response:
     body = await call.said(SignalBody)
     if body.signal not in _SIGNALS:
         raise BadRequest(f"signal is one of {', '.join(_SIGNALS)}", field="signal")
-    await (await _seat(call)).send_signal(_SIGNALS[body.signal])
+    _, seat = await _running(call)
+    await seat.send_signal(_SIGNALS[body.signal])
     return json_answer({"signal": body.signal})
 
 
-async def _seat(call: Call) -> Seat:
+async def _running(call: Call) -> tuple[LiveRun, Seat]:
     session = await open_session(call)
     live = session.live.get(call.path_params["exec_id"])
-    seat = None if live is None else live.jar
-    if not isinstance(seat, Seat):
+    if live is None or not isinstance(live.jar, Seat):
         raise NotFound("no such run goes on in this session", field="exec_id")
     session.used()
-    return seat
+    return live, live.jar
 
 
 def _size(asked: Mapping[str, Any], name: str, otherwise: int) -> int:

@@ -15,6 +15,7 @@ from belljar.errors import BadRequest
 from belljar.execution.submissions import Submission
 from belljar.flows.testdriven import Ask, Pair, Ran, Run, Suite, SuiteKind, run_tests
 from belljar.models import InputFile, Language, RunRequest, Verdict
+from belljar.policy.roles import tool_of
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -89,7 +90,7 @@ def _runs_of(call: Call, body: TestsBody) -> Run:
             },
             token_id=call.caller.id,
             role=call.caller.agent_role,
-            tool=call.tool_for(request),
+            tool=tool_of(request),
         )
         record, kept = await finished(call, await submit(call, submission))
         return Ran(

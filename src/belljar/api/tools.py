@@ -69,5 +69,7 @@ async def call_tool(call: Call) -> Response:
         record.stdout_bytes,
         record.stderr_bytes,
         record.artifacts,
+        record.error_code,
+        record.error_reason,
     )
     return json_answer(result_of(name, outcome))

@@ -1,4 +1,4 @@
-"""What has a state and outlives a restart, beside the runs themselves: approvals and sessions.
+"""What has a state and outlives a restart, beside the runs themselves: approvals, sessions, terminals.
 
 A matter moves from state to state by compare-and-set: of two who would move it, one does. Nothing here knows
 what the states mean.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -31,7 +31,7 @@ from belljar.audit import network
 from belljar.audit.records import AuditStore, ExecRecord, Receipt
 from belljar.audit.rows import NAMES, iso
 from belljar.errors import BadConfig, BadRequest, StoreUnavailable
-from belljar.models import canonical_json
+from belljar.models import Verdict, canonical_json
 
 VERSION = 1
 GENESIS = "0" * 64
@@ -56,7 +56,7 @@ _OPEN_TO_OTHERS = 0o027
 _EXPORT_BYTES = 16 << 20
 
 LeftBehind = Callable[[ExecRecord], Mapping[str, str] | None]
-"""Path to sha256 of a run's artifacts as they are now; None when retention took its folder. May block."""
+"""Path to sha256 of a run's artifacts as they are now; None when it has no folder. May block."""
 
 
 class Signer:
@@ -143,6 +143,22 @@ class Fault:
     """Which column, file or number, and what is wrong with it."""
 
 
+class Note(NamedTuple):
+    """Of a run whose record is in order, but not all that it left was ever kept."""
+
+    number: int
+    exec_id: str
+    what: str
+
+
+class Walk(NamedTuple):
+    """What was found along the chain."""
+
+    receipts: int
+    faults: list[Fault]
+    notes: list[Note]
+
+
 def verify_receipt(receipt: Receipt, public_key: Ed25519PublicKey) -> list[Fault]:
     """What is wrong with one receipt by itself; nothing else is needed but the key."""
 
@@ -172,15 +188,17 @@ async def verify_chain(
     left_behind: LeftBehind | None = None,
     anchor: Receipt | None = None,
     limit: int = 1000,
-) -> list[Fault]:
+) -> Walk:
     """Everything that is wrong with the receipts, the rows and, if `left_behind` is given, the artifacts.
 
     `anchor` is a receipt that was exported earlier: if it is no longer in the chain, its end was cut off.
     Stops after `limit` faults: with a wrong key, every receipt is one.
     """
     faults: list[Fault] = []
-    number, previous = 0, GENESIS
+    notes: list[Note] = []
+    walked, number, previous = 0, 0, GENESIS
     async for receipt in store.receipts():
+        walked += 1
         faults += verify_receipt(receipt, public_key)
         body = _parsed(receipt.body) or {}
         if receipt.number != number + 1:
@@ -192,16 +210,23 @@ async def verify_chain(
         if anchor is not None and receipt.number == anchor.number and receipt.body != anchor.body:
             what = "it is not the receipt that was exported under this number"
             faults.append(Fault(FaultKind.LINK, receipt.number, receipt.exec_id, what))
-        faults += await _record_faults(store, receipt, body, left_behind)
+        try:
+            record = await store.get(receipt.exec_id)
+        except StoreUnavailable as error:
+            faults.append(Fault(FaultKind.RECORD, receipt.number, receipt.exec_id, error.message))
+        else:
+            faults += await _record_faults(store, record, receipt, body, left_behind)
+            if record is not None and (lost := _never_kept(record)) and len(notes) < limit:
+                notes.append(Note(receipt.number, receipt.exec_id, lost))
         number, previous = receipt.number, _sha256(receipt.body)
         if len(faults) >= limit:
-            return faults[:limit]
+            return Walk(walked, faults[:limit], notes)
     if anchor is not None and anchor.number > number:
         what = f"the chain ends with {number}, but this receipt was exported from it"
         faults.append(Fault(FaultKind.MISSING, anchor.number, anchor.exec_id, what))
     for exec_id in await store.unreceipted(limit):
         faults.append(Fault(FaultKind.UNRECEIPTED, None, exec_id, "the record is final but has no receipt"))
-    return faults[:limit]
+    return Walk(walked, faults[:limit], notes)
 
 
 def export(receipt: Receipt) -> dict[str, Any]:
@@ -240,15 +265,15 @@ def load_exported(path: Path) -> Receipt:
 
 
 async def _record_faults(
-    store: AuditStore, receipt: Receipt, body: Mapping[str, Any], left_behind: LeftBehind | None
+    store: AuditStore,
+    record: ExecRecord | None,
+    receipt: Receipt,
+    body: Mapping[str, Any],
+    left_behind: LeftBehind | None,
 ) -> list[Fault]:
     def fault(kind: FaultKind, what: str) -> Fault:
         return Fault(kind, receipt.number, receipt.exec_id, what)
 
-    try:
-        record = await store.get(receipt.exec_id)
-    except StoreUnavailable as error:
-        return [fault(FaultKind.RECORD, error.message)]
     if record is None:
         return [fault(FaultKind.RECORD, "the record is gone")]
     changed = _differing(record, body)
@@ -264,6 +289,11 @@ async def _record_faults(
             elif found[path] != digest:
                 faults.append(fault(FaultKind.ARTIFACT, f"{path!r} is another file than the run left"))
     return faults
+
+
+def _never_kept(record: ExecRecord) -> str | None:
+    """What of a run that has a result could not be written when it ended."""
+    return None if record.verdict in (None, Verdict.LOST) else record.error_reason
 
 
 async def _are_the_decisions(store: AuditStore, exec_id: str, body: Mapping[str, Any]) -> bool:

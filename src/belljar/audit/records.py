@@ -178,10 +178,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matter:
-    """What has a state and outlives a restart, beside the runs: an approval, a session."""
+    """What has a state and outlives a restart, beside the runs: an approval, a session, …"""
 
     kind: str
-    """`approval` or `session`."""
+    """`approval`, `standing` (a yes that holds for a while), `session` or `terminal`."""
     id: str
     project_id: str
     state: str

@@ -5,31 +5,29 @@
        ├─────► expired    nobody answered in time
        └─────► void       the run was cancelled, or is not what was shown any more
 
-The digest covers every byte of the request and the whole grant: other code, another file, another limit or
-another policy is another digest. A person may also say yes to one digest for some days; a run of that very
-digest then does not wait.
+The digest covers every byte of the request, the files of the session it is in, and the whole grant: other
+code, another file, another limit or another policy is another digest. A person may also say yes to one digest
+for some days; a run of that very digest then does not wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from belljar.audit.records import AuditStore, ExecRecord, Matter
-from belljar.errors import BadRequest, BelljarError, Conflict, Forbidden, NotFound, QueueFull
+from belljar.errors import BadRequest, Conflict, Forbidden, NotFound, QueueFull
 from belljar.execution.submissions import Submission
+from belljar.execution.upkeep import kept_up
 from belljar.models import Grant, RiskTier
 
 __all__ = ["Answer", "Approval", "ApprovalState", "Approvals", "Approver", "digest_of"]
-
-logger = logging.getLogger(__name__)
 
 KIND = "approval"
 STANDING = "standing"
@@ -124,11 +122,24 @@ class Approvals:
         self._approvers = approvers or {}
         self._now = now
         self._waiting: dict[str, _Waiting] = {}
+        self._asking: list[str] = []
+        """Projects, once for each run that is about to wait."""
 
-    def check_room(self, project_id: str) -> None:
-        of_project = sum(one.approval.project_id == project_id for one in self._waiting.values())
-        if len(self._waiting) >= MAX_WAITING or of_project >= MAX_WAITING_PER_PROJECT:
+    @contextmanager
+    def room(self, project_id: str) -> Iterator[None]:
+        """For one more, until it is asked.
+
+        Raises:
+            QueueFull: as many wait as may.
+        """
+        waiting = [*self._asking, *(one.approval.project_id for one in self._waiting.values())]
+        if len(waiting) >= MAX_WAITING or waiting.count(project_id) >= MAX_WAITING_PER_PROJECT:
             raise QueueFull("too many runs wait for a person already", retry_after_s=60)
+        self._asking.append(project_id)
+        try:
+            yield
+        finally:
+            self._asking.remove(project_id)
 
     async def ask(
         self, record: ExecRecord, digest: str, tier: RiskTier, shown: Mapping[str, Any]
@@ -163,15 +174,16 @@ class Approvals:
     def _await(self, approval: Approval) -> None:
         self._waiting[approval.id] = _Waiting(approval, asyncio.get_running_loop().create_future())
 
-    async def answered(self, approval: Approval) -> Approval:
-        """When somebody has decided, or nobody in time."""
-        if approval.answer is not None:
-            return approval
-        try:
-            answer = await self._waiting[approval.id].answer
-        finally:
-            del self._waiting[approval.id]
-        return replace(approval, answer=answer)
+    def answer_to(self, approval: Approval) -> asyncio.Future[Answer]:
+        """There when somebody has decided, or nobody in time. Who asked calls `wait_no_more` afterwards."""
+        if approval.answer is None:
+            return self._waiting[approval.id].answer
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered.set_result(approval.answer)
+        return answered
+
+    def wait_no_more(self, approval: Approval) -> None:
+        self._waiting.pop(approval.id, None)
 
     async def standing(self, digest: str) -> Mapping[str, Any] | None:
         """A yes that was given to this very digest for some days, if it still holds."""
@@ -241,15 +253,11 @@ class Approvals:
 
     async def watch(self) -> None:
         """Until it is cancelled: lets those expire that nobody answered, and hears what others decided."""
-        while True:
-            if self._waiting:
-                try:
-                    await self._review()
-                except BelljarError as error:
-                    logger.warning("approvals cannot be looked at now: %s", error)
-            await asyncio.sleep(REVIEW_S)
+        await kept_up("approvals", self._review, every_s=REVIEW_S)
 
     async def _review(self) -> None:
+        if not self._waiting:
+            return
         undecided = {approval.id for approval in await self.known()}
         for id, waiting in list(self._waiting.items()):
             # It may have been decided through another process of the service.

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import ParamSpec, TypeVar
 
-from belljar.audit.records import AuditStore, ExecRecord, Status
+from belljar.audit.records import NOTHING_ASKED, AuditStore, ExecRecord, NetworkAccount, Status
 from belljar.audit.trail import Trail
 from belljar.engines.base import Engine, Jar
 from belljar.errors import (
@@ -39,18 +39,20 @@ from belljar.execution.events import RunEvent
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.packages import Packages
 from belljar.execution.pending import Pending
-from belljar.execution.requests import SCRIPTS, plan, risk_of, tier_to_approve
+from belljar.execution.requests import plan, risk_of, script_of, tier_to_approve
 from belljar.execution.retention import sweep
 from belljar.execution.stock import Installed
 from belljar.execution.submissions import Submission
 from belljar.execution.turns import Turns
+from belljar.execution.upkeep import kept_up
 from belljar.execution.waiting import WaitingRoom
 from belljar.execution.workspace import Workspace, check_project_id
 from belljar.metrics import Metrics
-from belljar.models import Contacted, Event, Language, RunRequest, RunResult, Verdict
+from belljar.models import Contacted, Event, Network, Owner, RunRequest, RunResult, Verdict
 from belljar.policy.decisions import Decision, PolicySet, decide
 from belljar.policy.layers import Layer
 from belljar.policy.patterns import allows_work
+from belljar.tracing import Tracing, Untraced
 
 __all__ = ["Lifecycle"]
 
@@ -84,8 +86,10 @@ class Lifecycle:
         pending: Pending,
         packages: Packages,
         refresh: Callable[[Submission], Submission],
+        secrets_within: Callable[[Network, Owner], Sequence[str]],
         accept_weaker_limits: bool,
         epoch: str,
+        tracing: Tracing | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.engine = engine
@@ -98,10 +102,12 @@ class Lifecycle:
         self.pending = pending
         self._packages = packages
         self._refresh = refresh
+        self._secrets_within = secrets_within
         self._waiting = WaitingRoom(store, approvals, pending, turns, refresh, self._admit)
         self._trail = trail
         self._accept_weaker_limits = accept_weaker_limits
         self.epoch = epoch
+        self._tracing = tracing or Untraced()
         self._now = now
         self._live: dict[str, LiveRun] = {}
         self._closing = False
@@ -188,21 +194,20 @@ class Lifecycle:
 
     async def forget_old(self, keep_days: float, keep_gb: float) -> None:
         """Every hour, from the start on: what runs left goes by age and size. Until it is cancelled."""
-        while True:
-            try:
-                removed = await asyncio.to_thread(
-                    sweep,
-                    self.workspace.root / "projects",
-                    live=self.live_ids,
-                    now=self._now().timestamp(),
-                    keep_days=keep_days,
-                    keep_gb=keep_gb,
-                )
-                if removed:
-                    logger.info("removed what %d old runs had left", len(removed))
-            except OSError as error:
-                logger.warning("what old runs have left cannot be removed now: %s", error)
-            await asyncio.sleep(SWEEP_S)
+
+        async def forget() -> None:
+            removed = await asyncio.to_thread(
+                sweep,
+                self.workspace.root / "projects",
+                live=self.live_ids,
+                now=self._now().timestamp(),
+                keep_days=keep_days,
+                keep_gb=keep_gb,
+            )
+            if removed:
+                logger.info("removed what %d old runs had left", len(removed))
+
+        await kept_up("what old runs have left", forget, every_s=SWEEP_S)
 
     async def close(self, grace_s: float) -> None:
         """Take nothing new, let what runs finish for a while, then end it; all of it is written down.
@@ -210,6 +215,7 @@ class Lifecycle:
         Takes bounded time: what the store does not take by then is left to the next start, as lost.
         """
         self._closing = True
+        await asyncio.sleep(0)  # what was begun just now gets to where it waits
         for live in self._live.values():
             if live.waiting is not None and live.task is not None:
                 live.task.cancel()  # it goes on waiting when the service is back
@@ -249,13 +255,18 @@ class Lifecycle:
                 return self._known(await self.store.accept(replace(record, exec_id=known.exec_id)))
         try:
             decision, submission = await self._admit(submission, engine)
+            usable = self._secrets_within(
+                decision.grant.network, Owner(submission.project_id, submission.role)
+            )
+            risk = await _aside(submission.request, risk_of, submission.request, decision.grant, usable)
+            tier = tier_to_approve(decision.grant, risk)
+            if tier is not None:
+                submission = await self._waiting.bound(submission, engine)
         except BelljarError as error:
-            await self._refuse(record, error)
+            error.exec_id = await self._refuse(record, error)
             raise
-        risk = await _aside(submission.request, risk_of, submission.request)
         record = recording.granted(record, submission, decision, risk)
         live = LiveRun(record, submission, decision.grant, engine)
-        tier = tier_to_approve(decision.grant, risk)
         approval = await self.approvals.standing(digest_of(submission, decision.grant)) if tier else None
         if tier is None or approval is not None:
             live.record = replace(record, approval=approval or {})
@@ -263,7 +274,6 @@ class Lifecycle:
             live.log.add("queued", exec_id=record.exec_id, waiting=self.turns.waiting)
             accepting = self._accept(live)
         else:
-            self.approvals.check_room(record.project_id)
             live.record = replace(record, status=Status.PENDING)
             accepting = self._waiting.enter(live, tier, recording.shown(submission, decision, risk))
         self._begin(live, accepting)
@@ -302,8 +312,8 @@ class Lifecycle:
                 self.workspace.kept_work, submission.project_id, decision.grant.limits
             )
             given = {file.path for file in request.files}
-            if request.code is not None:
-                given.add(SCRIPTS[request.language or Language.PYTHON])
+            if (script := script_of(request)) is not None:
+                given.add(script)
             shown = (file for file in kept if file.path not in given)
             rules = self.policies.operators_word(submission.role, submission.tool).grant.paths
             files = (*(file for file in shown if allows_work(file.path, rules)), *request.files)
@@ -311,11 +321,13 @@ class Lifecycle:
         await _aside(request, plan, request, decision.grant, engine.interpreters(), engine.name)
         return decision, replace(submission, request=request)
 
-    async def _refuse(self, record: ExecRecord, error: BelljarError) -> None:
+    async def _refuse(self, record: ExecRecord, error: BelljarError) -> str:
+        """Its id, under which the refusal can be looked up."""
         if isinstance(error, Refused):
             self.metrics.violation(record.tool, error.code)
-        refused = recording.refused(record, error, self._now())
-        self._trail.append(await self.store.accept(refused))
+        refused = await self.store.accept(recording.refused(record, error, self._now()))
+        self._trail.append(refused)
+        return refused.exec_id
 
     def _known(self, record: ExecRecord) -> LiveRun | Outcome:
         live = self._live.get(record.exec_id)
@@ -333,6 +345,9 @@ class Lifecycle:
         try:
             if await accepting:
                 await self._settle(live, *await self._to_its_end(live))
+        except Exception:
+            logger.exception("%s: a fault of ours", live.record.exec_id)
+            live.fail(BelljarError("a fault of the service"))
         finally:
             error = ShuttingDown("the service ended before this could be written down")
             live.decline(error)
@@ -366,8 +381,9 @@ class Lifecycle:
                     packages = await self._installed(live)
                 except (BadRequest, Refused) as error:
                     return self._turned_down(live, error)
-                result = await self._run(live, packages)
-                return await asyncio.to_thread(self._write_down, live, result), result
+                async with self._waiting.still(live, self.live_runs):
+                    result = await self._run(live, packages)
+                return await asyncio.to_thread(self._write_down, live, result)
         except asyncio.CancelledError:
             if live.record.status is Status.PENDING and not live.cancelled:
                 raise  # the service ends; whoever starts next goes on waiting
@@ -391,7 +407,7 @@ class Lifecycle:
         wanted = live.submission.request.packages
         if not wanted:
             return None
-
+        live.log.reach("installing")
         preparing = self._packages.prepare(
             self.engine, live.grant, wanted, lambda event: self._heard(live, event)
         )
@@ -421,7 +437,13 @@ class Lifecycle:
         try:
             request = live.submission.request
             async for event in runs.stream(
-                engine, live.grant, request, made, approved=True, packages=packages
+                engine,
+                live.grant,
+                request,
+                made,
+                approved=True,
+                packages=packages,
+                keeping=live.submission.persist_work,
             ):
                 if isinstance(event, RunResult):
                     result = event
@@ -440,47 +462,72 @@ class Lifecycle:
         if isinstance(event, Contacted):
             self.metrics.contacted(allowed=event.allowed)
 
-    def _write_down(self, live: LiveRun, result: RunResult) -> ExecRecord:
-        """What the run left. A disk that is full costs the files, not the outcome."""
+    def _write_down(self, live: LiveRun, result: RunResult) -> tuple[ExecRecord, RunResult]:
+        """What the run left. A disk that is full costs the files, not the outcome, which says so."""
+        live.log.reach("collected")
+        failure: OSError | None = None
+        if live.submission.persist_work:
+            try:
+                left_out = self.workspace.keep_work(live.record.project_id, result, live.grant.limits)
+                result = replace(result, skipped=(*result.skipped, *left_out))
+            except OSError as error:
+                failure = error
         record = recording.outcome(live.record, result, self._now())
+        if failure is not None:
+            record = recording.not_kept(record, "the project's work", failure)
+        folder = self.workspace.run_folder(record.project_id, record.exec_id)
+        kept = replace(record, artifacts_path=str(folder.relative_to(self.workspace.root)))
         try:
-            folder = self.workspace.store(
+            self.workspace.store(
                 record.project_id,
                 record.exec_id,
                 live.submission.request.code,
                 result,
-                asdict(record),
+                recording.meta(kept),
                 live.log.lines(),
             )
+            record = kept
         except OSError as error:
             self.workspace.remove(record.project_id, record.exec_id)  # half of it is none of it
-            return recording.not_kept(record, error)
-        record = replace(record, artifacts_path=str(folder.relative_to(self.workspace.root)))
-        if live.submission.persist_work:
-            try:
-                self.workspace.keep_work(record.project_id, result.artifacts)
-            except OSError as error:
-                return recording.not_kept(record, error)
-        return record
+            record = recording.not_kept(record, "the run's own files", error)
+        if record.error_code is not None:
+            logger.warning("%s: %s", record.exec_id, record.error_reason)
+        return record, result
 
     async def _settle(self, live: LiveRun, record: ExecRecord, result: RunResult | None) -> None:
-        """Write the outcome. A store that is down is tried again until it is back; nobody waits for that."""
-        pause = RETRY_S
-        while True:
-            try:
-                record = await self.store.finish(record, live.log.contacts.account(record))
-                break
-            except StoreUnavailable as error:
-                logger.warning("%s: %s", record.exec_id, error)
-                live.fail(error)
-                if self._gave_up:
-                    return
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MAX_RETRY_S)
+        """Write the outcome, or at least that there was one: with a row left open nobody gets an answer."""
+        try:
+            written = await self._finish(live, record, live.log.contacts.account(record))
+        except Exception:
+            logger.exception("%s: its outcome cannot be written; it is lost", record.exec_id)
+            await asyncio.to_thread(self.workspace.remove, record.project_id, record.exec_id)
+            fault = BelljarError("the outcome of the run could not be written")
+            written = await self._finish(live, recording.ended(live.record, Verdict.LOST, self._now(), fault))
+            result = None
+        if written is None:
+            return
+        record = written
         if live.approval is not None:
             await self._waiting.forget(record.exec_id)
         self._tell(record)
         live.finish(Outcome(record, result))
+        self._tracing.run(record, live.log.reached)
+
+    async def _finish(
+        self, live: LiveRun, record: ExecRecord, account: NetworkAccount = NOTHING_ASKED
+    ) -> ExecRecord | None:
+        """A store that is down is tried again, and nobody waits for that. None: until the service ended."""
+        pause = RETRY_S
+        while True:
+            try:
+                return await self.store.finish(record, account)
+            except StoreUnavailable as error:
+                logger.warning("%s: %s", record.exec_id, error)
+                live.fail(error)
+                if self._gave_up:
+                    return None
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_RETRY_S)
 
     def _tell(self, record: ExecRecord) -> None:
         self._trail.append(record)

@@ -10,7 +10,7 @@ from typing import Any
 from belljar.audit.records import ExecRecord
 from belljar.engines.base import Engine, Jar
 from belljar.errors import BelljarError
-from belljar.execution.approvals import Approval
+from belljar.execution.approvals import Answer, Approval
 from belljar.execution.events import EventLog
 from belljar.execution.recording import last_event
 from belljar.execution.stock import Installed
@@ -45,7 +45,7 @@ class LiveRun:
         self.place = place
         """None while it waits for a person: it takes nobody's place meanwhile."""
         self.approval: Approval | None = None
-        self.waiting: asyncio.Future[Approval] | None = None
+        self.waiting: asyncio.Future[Answer] | None = None
         """For a person's answer."""
         self.preparing: asyncio.Future[Installed] | None = None
         """Its packages are being installed."""

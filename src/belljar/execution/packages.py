@@ -204,7 +204,7 @@ class Packages:
         }
         request = RunRequest(
             language=Language.PYTHON,
-            code=resources.files(__package__).joinpath("installing.py").read_text(),
+            code=resources.files(__package__).joinpath("installing.py").read_text("utf-8"),
             start=Start.EXEC,
             inputs=await asyncio.to_thread(self._inputs, wheels),
             stdin=json.dumps(order).encode(),

@@ -20,8 +20,9 @@ from belljar.models import InputFile, Language, RunRequest, Start
 
 __all__ = ["Pending"]
 
-_NOT_KEPT = frozenset({"request", "skill"})
-"""The skill's layer is read anew from the skill: if that has changed, so has what would run."""
+_NOT_KEPT = frozenset({"request", "skill", "surroundings"})
+"""The skill's layer is read anew from the skill, and the session's files from the session: if they have
+changed, so has what would run."""
 
 
 class Pending:
@@ -92,6 +93,7 @@ def _submission(data: dict[str, Any]) -> Submission:
     for name in ("command", "args", "output_files"):
         asked[name] = None if asked[name] is None else tuple(asked[name])
     asked["packages"] = tuple(asked.get("packages", ()))
+    asked["inline"] = None if asked.get("inline") is None else tuple(asked["inline"])
     for name in ("files", "inputs"):
         asked[name] = tuple(InputFile(path, base64.b64decode(content)) for path, content in asked[name])
     asked["stdin"] = base64.b64decode(asked["stdin"])

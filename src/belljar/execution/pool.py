@@ -11,46 +11,23 @@ nobody needed. A jar leaves the pool once and never comes back.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from belljar.engines.base import Engine, Jar, Probe
-from belljar.errors import BelljarError
-from belljar.models import Grant, Language, Limits
+from belljar.execution.shapes import shape_of
+from belljar.execution.upkeep import kept_up
+from belljar.models import Grant, Language
 
-__all__ = ["Pool", "PoolState", "shape_of"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Pool", "PoolState"]
 
 PERIOD_S = 10.0
 """How often a shelf is asked what it did not need."""
 FORGET_AFTER = 30
 """Periods after which a shape that nobody asked for loses its shelf."""
 MAX_SHAPES = 64
-BACK_OFF_S = 5.0
-"""Rest after a jar could not be made: whoever asks next hears the reason."""
-
-
-def shape_of(grant: Grant) -> Grant:
-    """What a jar is made of. Grants that differ in the rest (clocks, caps) share jars."""
-    limits = grant.limits
-    return Grant(
-        limits=Limits(
-            memory_mb=limits.memory_mb,
-            cpu_cores=limits.cpu_cores,
-            pids=limits.pids,
-            nofile=limits.nofile,
-            workspace_mb=limits.workspace_mb,
-            workspace_files=limits.workspace_files,
-            tmp_mb=limits.tmp_mb,
-        ),
-        network=grant.network,
-        image=grant.image,
-        accept_weaker_limits=grant.accept_weaker_limits,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +58,16 @@ class Pool:
         *,
         min_idle: int,
         max_idle: int,
-        on_made: Callable[[float], None] = lambda seconds: None,
         period_s: float = PERIOD_S,
     ) -> None:
         self.name = engine.name
         self._engine = engine
         self._min_idle = min_idle
         self._max_idle = max_idle
-        self._on_made = on_made
         self._period_s = period_s
         self._shelves: dict[Grant, _Shelf] = {}
         """By when they were last asked, oldest first."""
+        self._review_at = 0.0
         self._making = 0
         self._needed = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
@@ -113,6 +89,8 @@ class Pool:
             self._wake()
 
     async def create(self, grant: Grant) -> Jar:
+        if not self._max_idle:
+            return await self._make(grant)
         shape = shape_of(grant)
         shelf = self._asked(shape)
         while shelf.jars:
@@ -139,9 +117,11 @@ class Pool:
             self._filling.cancel()
             with suppress(asyncio.CancelledError):
                 await self._filling
-        for shape in list(self._shelves):
-            await self._clear(self._shelves.pop(shape), down_to=0)
-        await self._engine.close()
+        try:
+            for shape in list(self._shelves):
+                await self._clear(self._shelves.pop(shape), down_to=0)
+        finally:
+            await self._engine.close()
 
     @property
     def _idle(self) -> int:
@@ -156,45 +136,37 @@ class Pool:
 
     def _wake(self) -> None:
         """The filler starts with the first need: a pool belongs to the loop that uses it."""
-        if self._filling is None and not self._closed and self._max_idle:
-            self._filling = asyncio.create_task(self._fill(), name="pool")
+        if self._filling is None and not self._closed:
+            self._review_at = asyncio.get_running_loop().time() + self._period_s
+            filling = kept_up("the pool", self._fill, every_s=0)
+            self._filling = asyncio.create_task(filling, name="pool")
         self._needed.set()
 
     async def _make(self, grant: Grant) -> Jar:
-        clock = asyncio.get_running_loop().time
-        began = clock()
         self._making += 1
         try:
-            jar = await self._engine.create(grant)
+            return await self._engine.create(grant)
         finally:
             self._making -= 1
-        self._on_made(clock() - began)
-        return jar
 
     async def _fill(self) -> None:
+        """One jar; or, where none is needed, wait until one is."""
         clock = asyncio.get_running_loop().time
-        review_at = clock() + self._period_s
-        while True:
-            if clock() >= review_at:
-                await self._review()
-                review_at = clock() + self._period_s
-            self._needed.clear()
-            shape = self._neediest()
-            if shape is None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(review_at):
-                        await self._needed.wait()
-                continue
-            began = clock()
-            try:
-                jar = await self._make(shape)
-            except BelljarError as error:
-                logger.warning("no jar could be made ahead: %s", error)
-                await asyncio.sleep(BACK_OFF_S)
-                continue
-            self._shelves.setdefault(shape, _Shelf(0, 0)).jars.append(jar)
-            await self._make_room()
-            await asyncio.sleep(clock() - began)
+        if clock() >= self._review_at:
+            self._review_at = clock() + self._period_s
+            await self._review()
+        self._needed.clear()
+        shape = self._neediest()
+        if shape is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._review_at):
+                    await self._needed.wait()
+            return
+        began = clock()
+        jar = await self._make(shape)
+        self._shelves.setdefault(shape, _Shelf(0, 0)).jars.append(jar)
+        await self._make_room()
+        await asyncio.sleep(clock() - began)
 
     def _neediest(self) -> Grant | None:
         """The shape asked for last, of those that lack a jar; whether there is room is seen to afterwards."""

@@ -8,23 +8,22 @@ from typing import Any
 
 from belljar.audit.records import ExecRecord, Status
 from belljar.errors import BelljarError, StoreUnavailable
-from belljar.execution.requests import SCRIPTS
+from belljar.execution.requests import command_of
 from belljar.execution.submissions import Submission, digests, sha256
 from belljar.execution.workspace import manifest
 from belljar.models import RunResult, Verdict
 from belljar.policy.decisions import Decision
 from belljar.policy.risk import Assessment
 
-__all__ = ["asked", "ended", "granted", "last_event", "not_kept", "outcome", "refused", "shown"]
+__all__ = ["asked", "ended", "granted", "last_event", "meta", "not_kept", "outcome", "refused", "shown"]
 
 _REASON_CHARS = 1000
 
 
 def asked(submission: Submission, *, exec_id: str, request_id: str, epoch: str, at: datetime) -> ExecRecord:
     request = submission.request
-    script = SCRIPTS[request.language] if request.language and request.code is not None else None
     code = (request.code or "").encode("utf-8", "surrogatepass")
-    command = request.command or ((script, *request.args) if script else ())
+    command = command_of(request)
     return ExecRecord(
         exec_id=exec_id,
         epoch=epoch,
@@ -69,13 +68,15 @@ def shown(submission: Submission, decision: Decision, risk: Assessment) -> dict[
     request = submission.request
     return {
         "language": request.language,
-        "command": request.command,
+        "command": command_of(request) if request.code is None else None,
         "args": request.args,
         "working_dir": request.working_dir,
         "env_keys": sorted(request.env),
         "packages": request.packages,
         "files": digests(request.files),
         "inputs": digests(request.inputs),
+        "session_id": submission.session_id if submission.in_session else None,
+        "session_files": submission.surroundings.files if submission.surroundings else {},
         "role": submission.role,
         "tool": submission.tool,
         "skill_id": submission.skill_id,
@@ -124,9 +125,11 @@ def outcome(record: ExecRecord, result: RunResult, at: datetime) -> ExecRecord:
     )
 
 
-def not_kept(record: ExecRecord, error: OSError) -> ExecRecord:
-    """It ran, but what it left could not all be written."""
-    reason = f"what the run left could not be written: {error.strerror}"
+def not_kept(record: ExecRecord, what: str, error: OSError) -> ExecRecord:
+    """It ran, but this of what it left could not be written."""
+    reason = f"{what} could not be kept: {error.strerror}"
+    if record.error_reason is not None:
+        reason = f"{record.error_reason}; {reason}"
     return replace(record, error_code=StoreUnavailable.code, error_reason=reason[:_REASON_CHARS])
 
 
@@ -143,6 +146,14 @@ def ended(
         error_reason=error.message[:_REASON_CHARS] if error else None,
         error_field=error.field if error else None,
     )
+
+
+def meta(record: ExecRecord) -> dict[str, Any]:
+    """The record for `meta.json`, with times as the API tells them; there is no receipt yet."""
+    row = asdict(record)
+    del row["receipt_hash"]
+    times = {name: value for name, value in row.items() if isinstance(value, datetime)}
+    return row | {name: moment.isoformat().replace("+00:00", "Z") for name, moment in times.items()}
 
 
 def last_event(record: ExecRecord) -> dict[str, Any]:

@@ -6,9 +6,10 @@ error that names the field.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from belljar import paths
@@ -23,7 +24,8 @@ from belljar.errors import (
 from belljar.models import Finding, Grant, InputFile, Language, RiskTier, RunRequest, Start
 from belljar.policy import packages
 from belljar.policy.commands import check_argv, check_commands
-from belljar.policy.risk import Assessment, Source, assess_all
+from belljar.policy.programs import Given, programs_in
+from belljar.policy.risk import Assessment, Beside, Source, assess_all, place_of
 
 SCRIPTS = {
     Language.PYTHON: "main.py",
@@ -31,7 +33,12 @@ SCRIPTS = {
     Language.JAVASCRIPT: "main.js",
     Language.TYPESCRIPT: "main.ts",
 }
-"""The file that `code` is written to, in the folder the program starts in."""
+_INTERPRETERS = {
+    Language.PYTHON: "python3",
+    Language.BASH: "bash",
+    Language.JAVASCRIPT: "node",
+    Language.TYPESCRIPT: "node",
+}
 
 MAX_ARGUMENT_BYTES = 131_071
 """The kernel's limit for one string of argv or the environment, execve(2)."""
@@ -62,6 +69,23 @@ _INTERPRETED = {
 }
 
 
+def script_of(request: RunRequest) -> str | None:
+    """The file that `code` is written to, in the folder the program starts in."""
+    is_file = request.code is not None and request.inline is None
+    return SCRIPTS[request.language or Language.PYTHON] if is_file else None
+
+
+def command_of(request: RunRequest) -> tuple[str, ...]:
+    """What is run, as a person would write it; the code itself is left out."""
+    if request.command is not None:
+        return request.command
+    if request.inline is not None:
+        name = _INTERPRETERS[request.language or Language.PYTHON]
+        return (name, *request.inline, *request.args)
+    script = script_of(request)
+    return (script, *request.args) if script is not None else ()
+
+
 def plan(
     request: RunRequest, grant: Grant, interpreters: Mapping[Language, tuple[str, ...]], engine: str
 ) -> Plan:
@@ -77,6 +101,10 @@ def plan(
             raise BadRequest("a context is a Python; it runs no other language", field="context")
         _encoded(request.code)
         argv, warm = (), True
+    elif request.inline is not None:
+        interpreter = _interpreter(_language(request, grant), interpreters, engine)
+        code = () if request.code is None else (request.code,)
+        argv, warm = (*interpreter, *request.inline, *code, *request.args), False
     else:
         language = _language(request, grant)
         script = SCRIPTS[language]
@@ -96,7 +124,10 @@ def plan(
     cwd = WORK
     if request.working_dir:
         cwd = f"{WORK}/{paths.validate(request.working_dir, field='working_dir')}"
-    _check_arguments("command", argv)
+    if request.inline is not None and request.code is not None:
+        _check_texts([("code", request.code)])
+    field = "args" if request.command is None else "command"
+    _check_texts([(field, text) for text in argv])
     check_environment(request.env, grant)
     _check_commands(request, grant)
     env = dict(request.env)
@@ -116,28 +147,46 @@ def plan(
     return Plan(command, files, request.inputs)
 
 
-def risk_of(request: RunRequest) -> Assessment:
+def risk_of(request: RunRequest, grant: Grant, secrets: Sequence[str] = ()) -> Assessment:
     """What reading the program says of it, before it runs. Advice; containment does not depend on it.
 
-    Read with it is what it could run as easily: scripts among its files, and what an interpreter is fed.
+    Read with it is what it could run as easily: scripts among its files, and what an interpreter is given.
+    `secrets` are the names of those it may use.
     """
-    if request.command is None:
-        sources = [Source(request.code or "", request.language or Language.PYTHON)]
+    carried = {f"{WORK}/{file.path}": file for file in request.files}
+    carried |= {f"/workspace/{Area.INPUTS}/{file.path}": file for file in request.inputs}
+    cwd = posixpath.join(WORK, request.working_dir)
+    if request.code is not None:
+        text, language = request.code, request.language or Language.PYTHON
     else:
-        sources = [Source(shlex.join(request.command), Language.BASH)]
-        interpreter = re.fullmatch(r"([a-z]+)[\d.]*", request.command[0].rpartition("/")[2])
-        if request.stdin and interpreter and interpreter[1] in _INTERPRETED:
-            sources.append(_source("stdin", request.stdin, _INTERPRETED[interpreter[1]]))
-    for file in (*request.files, *request.inputs):
-        language = _language_of(file)
-        if language is not None:
-            sources.append(_source(file.path, file.content, language))
-    asked = f"installs packages: {', '.join(request.packages)}"
-    return assess_all(sources, [Finding(RiskTier.HIGH, asked, 1)] if request.packages else ())
+        text, language = shlex.join(command_of(request)), Language.BASH
+    scripts = {(place, own) for place, file in carried.items() if (own := _language_of(file)) is not None}
+    fed = set()
+    for program in programs_in(text) if language is Language.BASH else ():
+        if program.given is Given.INPUT and request.stdin and program.language is not None:
+            fed.add(program.language)
+        for place in (place_of(cwd, path) for path in program.places):
+            if place in carried:
+                scripts.add((place, program.language or _language_of(carried[place]) or Language.BASH))
+    beside = Beside(frozenset(scripts), stdin=not request.stdin_open, cwd=cwd)
+    sources = [Source(text, language, beside=beside)]
+    sources += [_source("stdin", request.stdin, each, beside) for each in sorted(fed)]
+    for place, each in sorted(scripts):
+        sources.append(_source(carried[place].path, carried[place].content, each, beside))
+    return assess_all(sources, _asked(request, grant, secrets))
 
 
-def _source(name: str, content: bytes, language: Language) -> Source:
-    return Source(content.decode("utf-8", "replace"), language, name)
+def _asked(request: RunRequest, grant: Grant, secrets: Sequence[str]) -> Iterator[Finding]:
+    if request.packages:
+        yield Finding(RiskTier.HIGH, f"installs packages: {', '.join(request.packages)}", 1)
+    if grant.network.enabled:
+        yield Finding(RiskTier.MEDIUM, "has a way to the network", 1)
+    if secrets:
+        yield Finding(RiskTier.HIGH, f"may use secrets: {', '.join(secrets)}", 1)
+
+
+def _source(name: str, content: bytes, language: Language, beside: Beside) -> Source:
+    return Source(content.decode("utf-8", "replace"), language, name, beside)
 
 
 def _language_of(file: InputFile) -> Language | None:
@@ -155,7 +204,7 @@ def check_environment(env: Mapping[str, str], grant: Grant) -> None:
         if grant.commands and (name in _DECIDES_WHAT_RUNS or name.startswith(("LD_", "BASH_FUNC_"))):
             message = f"{name} decides which program a name stands for, and a command list is in force"
             raise CommandNotAllowed(message, field="env")
-    _check_arguments("env", [f"{name}={value}" for name, value in env.items()])
+    _check_texts([(f"env.{name[:100]}", f"{name}={value}") for name, value in env.items()])
 
 
 def _check_commands(request: RunRequest, grant: Grant) -> None:
@@ -163,8 +212,10 @@ def _check_commands(request: RunRequest, grant: Grant) -> None:
         return
     if request.command is not None:
         check_argv(request.command, grant.commands)
+    elif request.language is Language.BASH and request.code is not None:
+        check_commands(request.code, grant.commands)
     elif request.language is Language.BASH:
-        check_commands(request.code or "", grant.commands)
+        check_argv(command_of(request), grant.commands)
 
 
 def _check_packages(request: RunRequest, grant: Grant) -> None:
@@ -183,14 +234,20 @@ def _check_packages(request: RunRequest, grant: Grant) -> None:
 
 
 def tier_to_approve(grant: Grant, risk: Assessment) -> RiskTier | None:
-    """The tier of a run that a person has to see first; None if nobody has to."""
-    tier = max(risk.tier, grant.risk, key=lambda tier: tier.rank)
-    return tier if grant.approve_at is not None and tier.rank >= grant.approve_at.rank else None
+    """The tier of a run that a person has to see first; None if nobody has to.
+
+    The threshold is for what the run does. A tool's own tier stands for what it might do: that is why it runs
+    in a jar, and only the highest is a reason to ask each time.
+    """
+    if grant.approve_at is None:
+        return None
+    reached = grant.risk is RiskTier.CRITICAL or risk.tier.rank >= grant.approve_at.rank
+    return max(risk.tier, grant.risk, key=lambda tier: tier.rank) if reached else None
 
 
 def check_risk(request: RunRequest, grant: Grant) -> None:
     """Where there is nobody to ask: a run that policy wants a person to see is not run."""
-    found = risk_of(request)
+    found = risk_of(request, grant)
     tier = tier_to_approve(grant, found)
     if tier is not None:
         why = "; ".join(f"line {one.line}: {one.reason}" for one in found.findings[:3]) or "its tool's tier"
@@ -198,7 +255,7 @@ def check_risk(request: RunRequest, grant: Grant) -> None:
 
 
 def _language(request: RunRequest, grant: Grant) -> Language:
-    if request.code is None:
+    if request.code is None and request.inline is None:
         raise BadRequest("there is neither code nor a command to run", field="code")
     language = request.language or Language.PYTHON
     if language not in grant.languages:
@@ -264,9 +321,10 @@ def _check_outputs(wanted: Sequence[str], grant: Grant) -> None:
         raise LimitExceeded(message, field="output_files")
 
 
-def _check_arguments(field: str, texts: Sequence[str]) -> None:
+def _check_texts(texts: Sequence[tuple[str, str]]) -> None:
+    """What is passed to a program as it starts: each with the field that it is from."""
     total = 0
-    for text in texts:
+    for field, text in texts:
         if "\0" in text:
             raise BadRequest("a NUL character cannot be passed to a program", field=field)
         try:
@@ -275,6 +333,8 @@ def _check_arguments(field: str, texts: Sequence[str]) -> None:
             raise BadRequest(f"not valid text: {error.reason}", field=field) from error
         total += size
         if size > MAX_ARGUMENT_BYTES:
-            raise LimitExceeded(f"a string of {size} bytes; at most {MAX_ARGUMENT_BYTES} fit", field=field)
+            message = f"{field} has a string of {size} bytes; at most {MAX_ARGUMENT_BYTES} fit"
+            raise LimitExceeded(message, field=field)
         if total > MAX_ARGUMENTS_BYTES:
-            raise LimitExceeded(f"more than {MAX_ARGUMENTS_BYTES} bytes in all", field=field)
+            field = field.partition(".")[0]
+            raise LimitExceeded(f"{field} has more than {MAX_ARGUMENTS_BYTES} bytes in all", field=field)

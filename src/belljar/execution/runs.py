@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from belljar.engines.base import Area, Collected, Engine, Jar
 from belljar.errors import EngineUnavailable, PackageUnavailable
@@ -17,9 +19,17 @@ from belljar.models import (
     RunRequest,
     RunResult,
     Shown,
+    SkipReason,
     Started,
     Stream,
+    Verdict,
 )
+
+_IN_PART = frozenset({SkipReason.TOO_LARGE, SkipReason.TOO_MANY, SkipReason.TOO_DEEP, SkipReason.UNREADABLE})
+"""Why some of what a run left did not come back."""
+_GONE = frozenset({SkipReason.MISSING, SkipReason.SYMLINK, SkipReason.NOT_REGULAR})
+_LOOKED_FOR_AT_ONCE = 1000
+"""Paths that fit into one frame, however long they are."""
 
 
 async def stream(
@@ -30,8 +40,10 @@ async def stream(
     *,
     approved: bool = False,
     packages: Installed | None = None,
+    keeping: bool = False,
 ) -> AsyncGenerator[Event | RunResult, None]:
     """Events as they happen; the RunResult comes last, when the jar is gone. `on_jar` is told the jar.
+    With `keeping`, the result says which files of `work` the program has removed.
 
     Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.
     ApprovalNeeded, where the grant wants a person to see it first and nobody has `approved` it.
@@ -62,13 +74,14 @@ async def stream(
             elif isinstance(event, Ended):
                 ended = event
             yield event
-        try:
+        assert ended is not None, "an engine's last event is Ended"
+        left, removed = Collected((), ()), tuple[str, ...]()
+        with suppress(EngineUnavailable):  # it ended with its jar; the verdict says how
             left = await jar.collect(request.output_files)
-        except EngineUnavailable:  # it ended with its jar; the verdict says how
-            left = Collected((), ())
+            if keeping and ended.verdict is Verdict.EXITED and _is_whole(request, left):
+                removed = await _removed(jar, grant, [file.path for file in request.files])
     finally:
         await jar.destroy()
-    assert ended is not None, "an engine's last event is Ended"
     yield RunResult(
         verdict=ended.verdict,
         exit_code=ended.exit_code,
@@ -80,11 +93,28 @@ async def stream(
         usage=ended.usage,
         artifacts=left.artifacts,
         skipped=left.skipped,
+        removed=removed,
         results=tuple(shown),
         packages=installed.packages,
         engine=engine.name,
         posture=posture,
     )
+
+
+def _is_whole(request: RunRequest, left: Collected) -> bool:
+    """Else a file that was only given another name may be among what did not come back."""
+    return request.output_files is None and all(skip.reason not in _IN_PART for skip in left.skipped)
+
+
+async def _removed(jar: Jar, grant: Grant, files: Sequence[str]) -> tuple[str, ...]:
+    """Those that are not in `work` any more: they are looked for with no room to bring their content."""
+    limits = replace(grant.limits, artifact_mb=0, artifact_files=_LOOKED_FOR_AT_ONCE)
+    jar.assign(replace(grant, limits=limits))
+    gone: set[str] = set()
+    for start in range(0, len(files), _LOOKED_FOR_AT_ONCE):
+        found = await jar.collect(files[start : start + _LOOKED_FOR_AT_ONCE])
+        gone.update(skip.path for skip in found.skipped if skip.reason in _GONE)
+    return tuple(path for path in files if path in gone)  # whatever else a guest may name
 
 
 def _placed(installed: Installed) -> Iterator[InputFile]:

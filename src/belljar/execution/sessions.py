@@ -6,7 +6,8 @@
 
 To a run a session is an engine: `create` gives it a seat in the jar that is there already. So a run in a
 session has its turn, its record and its receipt like any other. What the session is made of (memory, network,
-image) was granted when it began; a run in it can only ask for other clocks and caps.
+image) was granted when it began: a run in it has that, if policy lets it have so much, and can only ask for
+other clocks and caps.
 """
 
 from __future__ import annotations
@@ -15,27 +16,31 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 
 from belljar import paths
 from belljar.audit.records import AuditStore, Matter
 from belljar.engines.base import WORK, Area, Engine, Jar, Probe
+from belljar.engines.guestjar import GuestJar
 from belljar.engines.kept import KeptJar
-from belljar.engines.link import GuestJar
-from belljar.errors import BadRequest, BelljarError, Conflict, LimitExceeded, NotFound
+from belljar.errors import ApprovalDenied, BadRequest, BelljarError, Conflict, LimitExceeded, NotFound
 from belljar.execution.lifecycle import Lifecycle
 from belljar.execution.live import LiveRun, Outcome
-from belljar.execution.pool import shape_of
 from belljar.execution.requests import check_environment
+from belljar.execution.shapes import check_shape, shaped
 from belljar.execution.snapshots import Snapshot, Snapshots
 from belljar.execution.submissions import Submission
+from belljar.execution.surroundings import Surroundings, files_of
+from belljar.execution.upkeep import kept_up
 from belljar.execution.workspace import check_project_id
 from belljar.models import Grant, InputFile, Language
+from belljar.policy.decisions import Decision, narrower
 
 __all__ = ["Session", "SessionRules", "Sessions", "State"]
 
@@ -76,7 +81,9 @@ class Session:
     idle_s: float
     ends_at: datetime
     """At the latest, however much it is used."""
+    max_age_s: float
     token_id: str = ""
+    role: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     working_dir: str = ""
     state: State = State.READY
@@ -91,6 +98,14 @@ class Session:
     kept: KeptJar = field(repr=False)
     engine: Engine = field(repr=False)
     now: Callable[[], datetime] = field(repr=False)
+    begun: int = field(default=0, init=False)
+    """Programs, terminals among them."""
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
+    """Held while its state changes."""
+    _holder: asyncio.Task[Any] | None = field(default=None, init=False, repr=False)
+    """Of the run that has it to itself."""
+    _changes: int = field(default=0, init=False, repr=False)
+    """To its files, that are under way and no run's."""
 
     # As an engine, to the runs in it
 
@@ -105,15 +120,22 @@ class Session:
         return self.engine.interpreters()
 
     async def fit(self, grant: Grant, language: Language | None) -> Grant:
-        """The image was chosen when it began, whatever the language."""
-        return replace(grant, image=self.grant.image) if grant.image == self.image else grant
+        """In the shape of the session. The image was chosen when it began, whatever the language.
+
+        Raises:
+            BadRequest: it has more than a run of this grant may have.
+            Conflict: another run has it to itself.
+        """
+        self.check_free()
+        if grant.image != self.image:
+            message = "the session has another image than policy gives this run; start one with that"
+            raise BadRequest(message, field="image")
+        return shaped(grant, self.grant)
 
     async def create(self, grant: Grant) -> Jar:
-        if shape_of(grant) != shape_of(self.grant):
-            raise BadRequest(
-                "memory, cpu, network and image of a session are fixed at its start", field="limits"
-            )
         self.check(State.READY)
+        self.check_free()
+        self.begun += 1
         cwd = f"{WORK}/{self.working_dir}" if self.working_dir else WORK
         return self.kept.seat(grant, env=self.env, cwd=cwd)
 
@@ -136,6 +158,58 @@ class Session:
         if self.state not in (states or _OPEN):
             why = f" ({self.reason})" if self.reason else ""
             raise Conflict(f"session {self.id} is {self.state}{why}", field="session_id")
+
+    def check_free(self) -> None:
+        if self._holder not in (None, asyncio.current_task()):
+            message = "a run that a person approved has the session to itself; try again when it is over"
+            raise Conflict(message, field="session_id")
+
+    @contextmanager
+    def changing(self) -> Iterator[KeptJar]:
+        """For who changes its files and is no run in it.
+
+        Raises:
+            Conflict: it is over, or a run has it to itself.
+        """
+        self.check()
+        self.check_free()
+        self.used()
+        self._changes += 1
+        try:
+            yield self.kept
+        finally:
+            self._changes -= 1
+
+    async def surroundings(self) -> Surroundings:
+        """
+        Raises:
+            Refused: not all that lies in it can be told by its bytes.
+        """
+        begun = self.begun  # before: what is begun while this looks may come too late to be seen
+        return Surroundings(await files_of(self.kept), begun)
+
+    @asynccontextmanager
+    async def alone(self, seen: Surroundings, *, still: bool) -> AsyncIterator[None]:
+        """For a run that a person approved: it finds what was seen, and nobody else changes anything.
+
+        With `still`, all processes that are there stand still meanwhile.
+
+        Raises:
+            ApprovalDenied: it is not that any more, or somebody is about to change it.
+        """
+        if self._holder is not None or self._changes:
+            raise ApprovalDenied("somebody else changes the session; ask again")
+        self._holder = asyncio.current_task()
+        try:
+            if still:
+                await self.kept.signal_all(signal.SIGSTOP)
+            if await self.surroundings() != seen:
+                raise ApprovalDenied("what lies in the session is not what was approved any more; ask again")
+            yield
+        finally:
+            self._holder = None
+            with suppress(BelljarError):  # it is gone
+                await self.kept.signal_all(signal.SIGCONT)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -204,7 +278,7 @@ class Sessions:
         """
         check_project_id(project_id)
         files = await asyncio.to_thread(self.snapshots.load, project_id, snapshot) if snapshot else ()
-        decision = self._lifecycle.decide(role=role, overrides=overrides or {})
+        decision = self._decide(role, overrides or {})
         check_environment(env or {}, decision.grant)
         if working_dir:
             paths.validate(working_dir, field="working_dir")
@@ -232,7 +306,9 @@ class Sessions:
                 created_at=created_at,
                 idle_s=idle_s,
                 ends_at=created_at + timedelta(seconds=max_age_s),
+                max_age_s=max_age_s,
                 token_id=token_id,
+                role=role,
                 env=dict(env or {}),
                 working_dir=working_dir,
                 last_used=created_at,
@@ -248,6 +324,12 @@ class Sessions:
         finally:
             self._starting.remove(project_id)
         return session
+
+    def _decide(self, role: str | None, overrides: Mapping[str, object]) -> Decision:
+        """What all tools that programs are run by in it give, so that each of them may be used."""
+        decide = self._lifecycle.decide
+        tools = self._lifecycle.policies.runners(role) or (None,)
+        return reduce(narrower, (decide(role=role, tool=tool, overrides=overrides) for tool in tools))
 
     async def _give_up(self, matter: Matter, error: BaseException) -> None:
         """Nobody was told of it: nothing of it stays."""
@@ -325,8 +407,14 @@ class Sessions:
         return found
 
     async def submit(self, session: Session, submission: Submission) -> LiveRun | Outcome:
-        """A run in it. What the session asked of policy, the run asks too."""
+        """A run in it. What the session asked of policy, the run asks too.
+
+        Raises what `Lifecycle.submit` raises, and:
+            BadRequest: it asks for another shape than the session has.
+            Conflict: the session is not ready.
+        """
         session.check(State.READY)
+        check_shape(submission.overrides, session.grant)
         submission = replace(
             submission,
             project_id=session.project_id,
@@ -346,28 +434,33 @@ class Sessions:
         session.used()
 
     def extend(self, session: Session, seconds: float) -> None:
-        """Let it live so much longer from now, within the longest that is allowed."""
-        latest = session.created_at + timedelta(seconds=self._rules.max_age_s)
+        """Let it live at least so long from now, within the longest that is allowed."""
         session.check()
-        if seconds <= 0 or self._now() + timedelta(seconds=seconds) > latest:
+        if not seconds > 0:
+            raise BadRequest("a session is extended by more than 0 seconds", field="seconds")
+        until = self._now() + timedelta(seconds=seconds)
+        if until > session.created_at + timedelta(seconds=self._rules.max_age_s):
             raise LimitExceeded(
                 f"a session lives at most {self._rules.max_age_s:g} s (sandbox.session.max_age_s)",
                 field="seconds",
             )
-        session.ends_at = self._now() + timedelta(seconds=seconds)
+        session.ends_at = max(session.ends_at, until)
         session.idle_s = max(session.idle_s, seconds)
         session.used()
 
     async def pause(self, session: Session) -> None:
-        session.check(State.READY)
-        await session.kept.signal_all(signal.SIGSTOP)
-        await self._move(session, State.PAUSED)
+        async with session.moving:
+            session.check(State.READY)
+            session.check_free()
+            await self._move(session, State.PAUSED)
+            await session.kept.signal_all(signal.SIGSTOP)
 
     async def resume(self, session: Session) -> None:
-        session.check(State.PAUSED)
-        await session.kept.signal_all(signal.SIGCONT)
-        await self._move(session, State.READY)
-        session.used()
+        async with session.moving:
+            session.check(State.PAUSED)
+            await self._move(session, State.READY)
+            await session.kept.signal_all(signal.SIGCONT)
+            session.used()
 
     async def snapshot(self, session: Session) -> Snapshot:
         session.check()
@@ -387,9 +480,11 @@ class Sessions:
                     await self.start(
                         session.project_id,
                         overrides=session.overrides,
+                        role=session.role,
                         env=session.env,
                         working_dir=session.working_dir,
-                        idle_s=session.idle_s,
+                        idle_s=min(session.idle_s, self._rules.idle_s),  # it may have been extended
+                        max_age_s=session.max_age_s,
                         snapshot=taken.digest,
                         token_id=token_id,
                     )
@@ -401,17 +496,18 @@ class Sessions:
         return made
 
     async def end(self, session: Session, reason: str = "closed") -> None:
-        if session.state not in _OPEN:
-            return
-        session.reason = reason
-        was, session.state = session.state, State.ENDED
-        try:
-            await session.kept.destroy()
-            await self._store.move_matter(self._matter(session), was)
-        except BelljarError as error:
-            logger.warning("the end of session %s is not written down: %s", session.id, error)
-        finally:
-            del self._open[session.id]
+        async with session.moving:
+            if session.state not in _OPEN:
+                return
+            session.reason = reason
+            was, session.state = session.state, State.ENDED  # whatever the store says: its jar goes
+            try:
+                await session.kept.destroy()
+                await self._store.move_matter(self._matter(session), was)
+            except BelljarError as error:
+                logger.warning("the end of session %s is not written down: %s", session.id, error)
+            finally:
+                del self._open[session.id]
 
     async def recover(self, is_alive: Callable[[str], bool]) -> int:
         """At the start: sessions of a process that is gone are lost. How many."""
@@ -425,23 +521,27 @@ class Sessions:
 
     async def watch(self) -> None:
         """Ends those whose time is over or whose jar is gone, until it is cancelled."""
-        while True:
-            for session in list(self._open.values()):
-                if not session.kept.alive:
-                    await self.end(session, "its jar died")
-                elif self._now() >= session.ends_at:
-                    await self.end(session, "it reached its greatest age")
-                elif self._now() >= session.expires_at:
-                    await self.end(session, f"nobody used it for {session.idle_s:g} s")
-            await asyncio.sleep(REVIEW_S)
+        await kept_up("sessions", self._review, every_s=REVIEW_S)
+
+    async def _review(self) -> None:
+        for session in list(self._open.values()):
+            if not session.kept.alive:
+                await self.end(session, "its jar died")
+            elif self._now() >= session.ends_at:
+                await self.end(session, "it reached its greatest age")
+            elif self._now() >= session.expires_at:
+                await self.end(session, f"nobody used it for {session.idle_s:g} s")
 
     async def close(self) -> None:
         for session in list(self._open.values()):
             await self.end(session, "the service was stopped")
 
     async def _move(self, session: Session, state: State) -> None:
-        was, session.state = session.state, state
-        await self._store.move_matter(self._matter(session), was)
+        """The row first: what the store did not take has not happened."""
+        matter = self._matter(session)
+        moved = replace(matter, state=state, body={**matter.body, "state": state})
+        await self._store.move_matter(moved, matter.state)
+        session.state = state
 
     def _matter(self, session: Session) -> Matter:
         return Matter(

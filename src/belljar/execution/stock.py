@@ -115,7 +115,9 @@ class Stock:
                 if path.name.startswith("."):
                     stale = path.stat().st_mtime < time.time() - HALF_S
                 else:
-                    stale = not path.suffix and not (self._folder / f"{path.read_text()}.files").exists()
+                    stale = (
+                        not path.suffix and not (self._folder / f"{path.read_text('ascii')}.files").exists()
+                    )
                 if stale:
                     path.unlink()
 

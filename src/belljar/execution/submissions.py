@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from belljar.execution.surroundings import Surroundings
 from belljar.models import InputFile, RunRequest, canonical_json
 from belljar.policy.layers import Layer
 
@@ -37,6 +38,8 @@ class Submission:
     """It runs in the jar of that session. Otherwise a session id is a caller's own word."""
     agent_id: str | None = None
     org_id: str | None = None
+    surroundings: Surroundings | None = None
+    """Where a person has to see a run in a session: what lies there."""
 
     @property
     def digest(self) -> str:
@@ -71,6 +74,10 @@ class Submission:
         }
         if request.packages:  # without them it is what it was before there were any
             asked["packages"] = request.packages
+        if self.surroundings is not None:
+            asked["surroundings"] = self.surroundings.files
+        if request.inline is not None:
+            asked["inline"] = request.inline
         return sha256(canonical_json(asked))
 
 

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from belljar.audit.records import Matter
+from belljar.audit.records import AuditStore, Matter
 from belljar.engines.base import WORK, Command
 from belljar.engines.kept import Terminal
-from belljar.errors import BadRequest, BelljarError, Refused, UnsupportedLanguage
+from belljar.errors import BelljarError, Refused, UnsupportedLanguage
 from belljar.execution.lifecycle import Lifecycle
-from belljar.execution.pool import shape_of
 from belljar.execution.sessions import Session, State
 from belljar.models import Language
 
-__all__ = ["KIND", "terminal"]
+__all__ = ["KIND", "recover", "terminal"]
 
 logger = logging.getLogger(__name__)
 
 KIND = "terminal"
+OPEN = "open"
+ENDED = "ended"
 
 
 @asynccontextmanager
@@ -50,8 +51,6 @@ async def terminal(
     session.check(State.READY)
     decision = lifecycle.decide(role=role, tool=tool, overrides=session.overrides)
     grant = await session.fit(decision.grant, Language.BASH)
-    if shape_of(grant) != shape_of(session.grant):
-        raise BadRequest("this session was granted more than a shell may have", field="session_id")
     if grant.commands or grant.approve_at is not None:
         raise Refused("policy wants to see each command before it runs; a terminal cannot show them")
     shell = session.interpreters().get(Language.BASH)
@@ -63,22 +62,38 @@ async def terminal(
         kind=KIND,
         id=f"te-{secrets.token_hex(12)}",
         project_id=session.project_id,
-        state="open",
+        state=OPEN,
         created_at=datetime.now(UTC),
-        body={"session_id": session.id, "token_id": token_id},
+        body={"session_id": session.id, "token_id": token_id, "epoch": lifecycle.epoch},
     )
     await lifecycle.store.open_matter(matter)
-    opened = session.kept.terminal(command, rows, columns)
-    session.used()
+    opened: Terminal | None = None
     try:
+        session.check(State.READY)  # it may have changed while that was written
+        session.check_free()
+        opened = session.kept.terminal(command, rows, columns)
+        session.begun += 1
+        session.used()
         await opened.begin()
         yield opened
     finally:
-        await opened.close()
-        session.used()
-        ended = {"ended_at": datetime.now(UTC).isoformat(), "exit_code": opened.exit_code}
-        over = replace(matter, state="ended", body={**matter.body, **ended})
+        if opened is not None:
+            await opened.close()
+            session.used()
         try:
-            await lifecycle.store.move_matter(over, "open")
+            await _end(lifecycle.store, matter, exit_code=opened.exit_code if opened else None)
         except BelljarError as error:
             logger.warning("the end of terminal %s is not written down: %s", matter.id, error)
+
+
+async def recover(store: AuditStore, is_alive: Callable[[str], bool]) -> None:
+    """At the start: those of a process that is gone have ended with it."""
+    for matter in await store.matters(KIND, OPEN):
+        epoch = matter.body.get("epoch")  # none: of a version that did not say whose it was
+        if epoch is None or not is_alive(epoch):
+            await _end(store, matter, exit_code=None)
+
+
+async def _end(store: AuditStore, matter: Matter, *, exit_code: int | None) -> None:
+    ended = {"ended_at": datetime.now(UTC).isoformat(), "exit_code": exit_code}
+    await store.move_matter(replace(matter, state=ENDED, body={**matter.body, **ended}), OPEN)

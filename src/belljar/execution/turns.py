@@ -1,7 +1,7 @@
 """Whose turn it is: so many runs at once, so many waiting, no project before all the others.
 
-Projects take turns round robin, each at most `per_project` runs at a time. A place in the queue is
-taken before anything is written down, so that a full queue costs nothing.
+Projects take turns round robin. A place in the queue is taken before anything is written down, so that a full
+queue costs nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from belljar.errors import QueueFull
 
 
 class Turns:
-    def __init__(self, *, at_once: int, waiting: int, per_project: int | None = None) -> None:
+    def __init__(self, *, at_once: int, waiting: int) -> None:
         self._at_once = at_once
         self._max_waiting = waiting
-        self._per_project = per_project or at_once
-        self._running: dict[str, int] = {}
         self._queues: OrderedDict[str, deque[Place]] = OrderedDict()
         """By project, the one whose turn is next first."""
         self.running = 0
@@ -37,18 +35,13 @@ class Turns:
 
     def _let_in(self) -> None:
         """Give free slots to the projects in their order; one that got a turn goes to the end."""
-        passed = 0
-        while self.running < self._at_once and passed < len(self._queues):
+        while self.running < self._at_once and self._queues:
             project_id, queue = next(iter(self._queues.items()))
             self._queues.move_to_end(project_id)
-            if self._running.get(project_id, 0) >= self._per_project:
-                passed += 1
-                continue
-            passed = 0
             place = queue.popleft()
             if not queue:
                 del self._queues[project_id]
-            self._count(project_id, 1)
+            self.running += 1
             self.waiting -= 1
             place.let_in()
 
@@ -59,15 +52,9 @@ class Turns:
             del self._queues[place.project_id]
         self.waiting -= 1
 
-    def leave_slot(self, place: Place) -> None:
-        self._count(place.project_id, -1)
+    def leave_slot(self) -> None:
+        self.running -= 1
         self._let_in()
-
-    def _count(self, project_id: str, by: int) -> None:
-        self.running += by
-        self._running[project_id] = self._running.get(project_id, 0) + by
-        if not self._running[project_id]:
-            del self._running[project_id]
 
 
 class Place:
@@ -92,7 +79,7 @@ class Place:
             return
         self._left = True
         if self.has_turn:
-            self._turns.leave_slot(self)
+            self._turns.leave_slot()
         else:
             self._turns.leave_queue(self)
 

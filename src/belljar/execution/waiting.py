@@ -1,7 +1,9 @@
 """Runs that wait for a person: kept on disk, asked about, and let go once the answer is there.
 
-    bytes ─► row ─► question ─► answer ─► still the same? ─► place in the queue ─► row
+    bytes ─► row ─► question ─► answer ─► still the same? ─► place in the queue ─► row ─► turn ─► still?
                         └─ a restart goes on here
+
+The last look is for a run in a session only, at the files that it shares with others.
 
 Each step is durable before the next, so a service that is killed in between finds all it needs to go on. The
 bytes go last, when the run has its end or its turn.
@@ -11,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +23,7 @@ from belljar.engines.base import Engine
 from belljar.errors import (
     ApprovalDenied,
     BadRequest,
+    BelljarError,
     Conflict,
     NotFound,
     QueueFull,
@@ -31,6 +34,7 @@ from belljar.execution.approvals import Approval, Approvals, ApprovalState, dige
 from belljar.execution.live import LiveRun
 from belljar.execution.pending import Pending
 from belljar.execution.submissions import Submission
+from belljar.execution.surroundings import Shared
 from belljar.execution.turns import Place, Turns
 from belljar.models import RiskTier, RunRequest
 from belljar.policy.decisions import Decision
@@ -53,30 +57,44 @@ class WaitingRoom:
     """A submission as its skill would make it now."""
     admit: Callable[[Submission, Engine], Awaitable[tuple[Decision, Submission]]]
 
+    async def bound(self, submission: Submission, engine: Engine) -> Submission:
+        """With all that a yes to it has to be bound to.
+
+        Raises:
+            Refused: something that it would run cannot be shown to a person.
+        """
+        if submission.request.stdin_open:
+            message = "a person has to see this run first, and what is typed at it later cannot be shown"
+            raise Refused(message, field="stdin_open")
+        if isinstance(engine, Shared):
+            return replace(submission, surroundings=await engine.surroundings())
+        return submission
+
     async def enter(self, live: LiveRun, tier: RiskTier, shown: Mapping[str, Any]) -> bool:
         """Whether there is a run now. What a person sees can always be run: its bytes come first."""
         exec_id = live.record.exec_id
         try:
-            await asyncio.to_thread(self.pending.save, exec_id, live.submission)
-            accepted = await self.store.accept(live.record)
+            with self.approvals.room(live.record.project_id):
+                await asyncio.to_thread(self.pending.save, exec_id, live.submission)
+                accepted = await self.store.accept(live.record)
+                if accepted.exec_id == exec_id:
+                    await self._ask(live, tier, shown)
         except Exception as error:
             await self.forget(exec_id)
             live.decline(error)
             return False
-        if accepted.exec_id != exec_id:
-            await self.forget(exec_id)
-            live.accept(accepted)
-            return False
-        try:
-            live.approval = await self.approvals.ask(
-                live.record, digest_of(live.submission, live.grant), tier, shown
-            )
-            _tell(live, live.approval)
-        except StoreUnavailable as error:
-            logger.warning("%s: nobody could be asked: %s", exec_id, error)  # `leave` says so again
+        if live.approval is None:
             await self.forget(exec_id)
         live.accept(accepted)
-        return True
+        return accepted.exec_id == exec_id
+
+    async def _ask(self, live: LiveRun, tier: RiskTier, shown: Mapping[str, Any]) -> None:
+        digest = digest_of(live.submission, live.grant)
+        try:
+            live.approval = await self.approvals.ask(live.record, digest, tier, shown)
+            _tell(live, live.approval)
+        except BelljarError as error:  # `leave` says so again
+            logger.warning("%s: nobody could be asked: %s", live.record.exec_id, error)
 
     async def enter_again(self, live: LiveRun) -> bool:
         """After a restart: whether it can go on waiting."""
@@ -106,6 +124,22 @@ class WaitingRoom:
                     await self.approvals.void(live.approval, "the run was cancelled")
             raise
 
+    @asynccontextmanager
+    async def still(self, live: LiveRun, runs: Iterable[LiveRun]) -> AsyncIterator[None]:
+        """While it runs: in a session, what a person said yes to is what lies there, and nobody changes it.
+
+        Raises:
+            ApprovalDenied: it is not, or somebody might.
+        """
+        seen = live.submission.surroundings
+        if seen is None or not isinstance(live.engine, Shared):
+            yield
+            return
+        if any(one.engine is live.engine and one.jar is not None and one is not live for one in runs):
+            raise ApprovalDenied("another run goes on in the session; ask again when it is over")
+        async with live.engine.alone(seen, still=live.submission.request.context is None):
+            yield
+
     async def forget(self, exec_id: str) -> None:
         await asyncio.to_thread(self.pending.remove, exec_id)
 
@@ -125,11 +159,14 @@ class WaitingRoom:
     async def _yes(self, live: LiveRun) -> Approval:
         if live.approval is None:
             raise StoreUnavailable("nobody could be asked: the records could not be written")
-        live.waiting = asyncio.ensure_future(self.approvals.answered(live.approval))
         try:
-            approval = live.approval = await live.waiting
+            if live.cancelled:
+                raise asyncio.CancelledError
+            live.waiting = self.approvals.answer_to(live.approval)
+            approval = live.approval = replace(live.approval, answer=await live.waiting)
         finally:
             live.waiting = None
+            self.approvals.wait_no_more(live.approval)
         live.record = replace(live.record, approval=approval.facts)
         live.log.add(approval.state, **approval.facts)
         if approval.state is not ApprovalState.APPROVED:
@@ -139,12 +176,14 @@ class WaitingRoom:
 
     async def _check_unchanged(self, live: LiveRun, approval: Approval) -> None:
         """What would run now is what was shown then, to the byte; else the yes was to something else."""
-        same = False
+        same, seen = False, live.submission.surroundings
         waited = await asyncio.to_thread(self.pending.load, live.record.exec_id)
         if waited is not None:
             with suppress(BadRequest, Refused, NotFound, Conflict):
-                decision, live.submission = await self.admit(self.refresh(waited), live.engine)
+                decision, admitted = await self.admit(self.refresh(waited), live.engine)
+                live.submission = await self.bound(admitted, live.engine)
                 same = digest_of(live.submission, decision.grant) == approval.digest
+                same = same and live.submission.surroundings == seen
         if not same:
             message = "code, files, limits or policy are not what was approved any more; ask again"
             raise ApprovalDenied(message)

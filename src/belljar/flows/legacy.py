@@ -265,7 +265,7 @@ def _paths_under(project_fd: int, prefixes: Sequence[str]) -> Iterator[str]:
         try:
             for entry in tree.listing(folder, max_entries=MAX_FILES):
                 if isinstance(entry, tree.Entry):
-                    yield f"{name}/{os.fsdecode(entry.path)}"
+                    yield f"{name}/{tree.text_of(entry.path)}"
                 elif entry.reason == tree.TOO_MANY:
                     raise tree.Refusal(tree.TOO_MANY, entry.path, f"more than {MAX_FILES}")
         finally:

@@ -210,7 +210,7 @@ class Project:
             for entry in tree.listing(fd, max_entries=most):
                 if isinstance(entry, tree.Skip):
                     raise tree.Refusal(entry.reason, entry.path)
-                yield f"{path}/{os.fsdecode(entry.path)}"
+                yield f"{path}/{tree.text_of(entry.path)}"
         finally:
             os.close(fd)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BadRequest, LimitExceeded
-from belljar.wording import nearest, printable
+from belljar.wording import nearest, printable, quoted
 
 if TYPE_CHECKING:
     from belljar.policy.trees import Node
@@ -60,6 +60,12 @@ class Schema:
 
         if _values(value) * self.subschemas > MAX_WORK:
             raise LimitExceeded(f"{field} has too many values to be checked", field=field)
+        if self.document.get("additionalProperties") is False and isinstance(value, Mapping):
+            known = self.document.get("properties", {})
+            unknown = next((name for name in value if name not in known), None)
+            if unknown is not None:  # the likely cause of other faults
+                what = f"{field}: unknown name {quoted(unknown)}{nearest(unknown, known)}"
+                raise BadRequest(what, field=f"{field}.{unknown}"[:200])
         fault = next(iter(Draft202012Validator(self.document).iter_errors(value)), None)
         if fault is not None:
             place = ".".join([field, *map(str, fault.absolute_path)])[:200]

@@ -233,7 +233,7 @@ def pin(folder: Path) -> Mapping[str, str]:
     """Write down the digest of every skill in a folder; from now on none else is used."""
     (folder / PINS).unlink(missing_ok=True)
     pins = {skill.id: skill.digest for skill in load_skills(folder).values()}
-    (folder / PINS).write_text(json.dumps(pins, indent=2) + "\n")
+    (folder / PINS).write_text(json.dumps(pins, indent=2) + "\n", "utf-8")
     return pins
 
 
@@ -341,7 +341,7 @@ def _files(folder: Path) -> tuple[InputFile, ...]:
             name = tree.display_name(entry.path)
             if isinstance(entry, tree.Skip):
                 raise BadPolicy(f"{folder.name}: {name} cannot be part of a skill: {entry.reason}")
-            path = paths.validate(os.fsdecode(entry.path), field="files")
+            path = paths.validate(tree.text_of(entry.path), field="files")
             content = tree.read_file(fd, entry.path, left)
             left -= len(content)
             files.append(InputFile(path, content))

@@ -352,4 +352,4 @@ def _told(stdout: str, secret: str) -> Iterator[dict[str, Any]]:
 
 def _judge_files() -> dict[str, str]:
     source = files("belljar.flows.judge")
-    return {f"judge/{name}.py": source.joinpath(f"{name}.py").read_text() for name in _JUDGE}
+    return {f"judge/{name}.py": source.joinpath(f"{name}.py").read_text("utf-8") for name in _JUDGE}

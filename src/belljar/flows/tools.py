@@ -32,12 +32,12 @@ __all__ = [
     "in_format",
     "request_for",
     "result_of",
-    "tool_of",
 ]
 
 MAX_CHARS = 16_000
 """Of a stream in a result; the first three quarters and the last quarter of it."""
 PROGRAM = "filetools.py"
+_ONLY_READ = frozenset({"file_read", "search"})
 
 
 class Strategy(StrEnum):
@@ -80,6 +80,9 @@ class Outcome:
     stdout_bytes: int
     stderr_bytes: int
     artifacts: Sequence[Mapping[str, Any]] = ()
+    error_code: str | None = None
+    """If what it left could not be kept."""
+    error_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class _Tool:
     def schema(self, grant: Grant) -> dict[str, Any]:
         properties = {name: dict(schema) for name, schema in self.properties.items()}
         if "language" in properties:
-            properties["language"]["enum"] = sorted(grant.languages)
+            properties["language"]["enum"] = sorted(map(str, grant.languages))
         return {
             "type": "object",
             "properties": properties,
@@ -231,7 +234,7 @@ def catalogue(policies: PolicySet, role: str | None) -> tuple[Definition, ...]:
             grant = decide(policies, role=role, tool=name).grant
         except ToolNotAllowed:
             continue
-        waits = grant.approve_at is not None and grant.risk.rank >= grant.approve_at.rank
+        waits = grant.risk is RiskTier.CRITICAL
         strategy = Strategy.APPROVAL if waits else Strategy.JAR
         limits = {"timeout_s": grant.limits.timeout_s, "memory_mb": grant.limits.memory_mb}
         found.append(Definition(name, tool.description, grant.risk, strategy, tool.schema(grant), limits))
@@ -277,12 +280,6 @@ def request_for(
     return tool.request(name, arguments, grant), overrides
 
 
-def tool_of(request: RunRequest) -> str:
-    """The tool that a plain run amounts to, so that a role cannot do by one what it may not by the other."""
-    python_or_node = request.command is None and request.language is not Language.BASH
-    return "code_run" if python_or_node else "shell_exec"
-
-
 def result_of(name: str, outcome: Outcome) -> dict[str, Any]:
     """What an LLM is told: `status`, a `summary` in a sentence, `data`, and where the rest is."""
     tool = _BUILT[name]
@@ -301,11 +298,15 @@ def result_of(name: str, outcome: Outcome) -> dict[str, Any]:
             "stderr": _shortened(outcome.stderr),
             "files": [{"path": row["path"], "size": row["size"]} for row in outcome.artifacts],
         }
+    if outcome.error_code is not None and (said is None or name not in _ONLY_READ):
+        ok, summary = False, f"{summary}; but {outcome.error_reason}"
     return {
         "tool": name,
         "exec_id": outcome.exec_id,
         "status": "success" if ok else "error",
         "summary": summary,
+        "error_code": outcome.error_code,
+        "error_reason": outcome.error_reason,
         "data": data,
         "rest": _rest(outcome) if tool.summary is None else [],
     }

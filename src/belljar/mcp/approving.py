@@ -49,7 +49,17 @@ _DIGEST_CHARS = 16
 _KEY = "approval"
 _LINE_END = re.compile(r"\r\n|\n|\r")
 """As the readers count lines."""
-_BESIDES = ("skill_id", "args", "working_dir", "env_keys", "files", "inputs", "stdin")
+_BESIDES = (
+    "skill_id",
+    "args",
+    "working_dir",
+    "env_keys",
+    "files",
+    "inputs",
+    "session_id",
+    "session_files",
+    "stdin",
+)
 _FORM: Mapping[str, Any] = {
     "type": "object",
     "properties": {

@@ -43,7 +43,18 @@ OUTPUT_EVERY_S = 0.25
 """Progress that only says that output came is told no more often."""
 
 _OUTPUT = ("stdout", "stderr")
-_OF_A_RUN = ("verdict", "exit_code", "signal", "timed_out", "stdout", "stderr", "truncated", "duration_ms")
+_OF_A_RUN = (
+    "verdict",
+    "exit_code",
+    "signal",
+    "timed_out",
+    "stdout",
+    "stderr",
+    "truncated",
+    "duration_ms",
+    "error_code",
+    "error_reason",
+)
 _PNG = "image/png"
 _Last = TypeVar("_Last")
 
@@ -172,7 +183,9 @@ def told(view: Mapping[str, Any]) -> types.CallToolResult:
     """A program that failed is a result like any other: the model reads it and tries again."""
     how = f"exited with {view['exit_code']}" if view["verdict"] == "exited" else view["verdict"]
     lines = [f"{how} after {view['duration_ms']} ms (run {view['exec_id']})"]
-    if view.get("reason"):
+    if view["error_code"]:
+        lines.append(f"{view['error_code']}: {view['error_reason']}")
+    if view.get("reason") not in (None, view["error_reason"]):
         lines.append(f"its outputs are not as promised: {view['reason']}")
     results = view.get("results", ())
     shown = "\n".join(str(forms["text/plain"]) for forms in results if "text/plain" in forms)

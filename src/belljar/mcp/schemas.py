@@ -14,6 +14,7 @@ COUNT: Schema = {"type": "integer"}
 FLAG: Schema = {"type": "boolean"}
 TEXTS: Schema = {"type": "object", "additionalProperties": TEXT}
 _MAYBE_COUNT: Schema = {"type": ["integer", "null"]}
+_MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 
 REQUEST_ID: Schema = {
     **TEXT,
@@ -39,6 +40,8 @@ _RUN: Mapping[str, Schema] = {
     "stderr": TEXT,
     "truncated": {"type": "object", "properties": {"stdout": FLAG, "stderr": FLAG}},
     "duration_ms": COUNT,
+    "error_code": _MAYBE_TEXT,
+    "error_reason": _MAYBE_TEXT,
     "artifacts": {
         "type": "array",
         "items": {

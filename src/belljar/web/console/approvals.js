@@ -72,6 +72,8 @@ function program(approval) {
       Packages: approval.packages?.length > 0 && h("code", {}, JSON.stringify(approval.packages)),
       Files: digests(approval.files),
       Inputs: digests(approval.inputs),
+      Session: approval.session_id,
+      "In the session": digests(approval.session_files ?? {}),
       Input: approval.stdin && h("pre", { class: "text" }, approval.stdin),
       Skill: approval.skill_id,
       Tool: approval.tool,

@@ -35,11 +35,11 @@ export function chainCheck(signal) {
   return [button("Check the whole chain", check), answer];
 }
 
-function answerOf({ ok, faults }) {
-  if (ok) return h("p", {}, badge("ok"), " Every receipt is signed, follows the one before it, and is what its row says.");
+function answerOf({ ok, receipts, faults }) {
+  if (ok) return h("p", {}, badge("ok"), ` Every receipt is signed, follows the one before it, and is what its row says. There are ${receipts}.`);
   const told = faults.slice(0, MOST_FAULTS).map(({ kind, number, exec_id: run, what }) => [kind, number, run, what]);
   return [
-    h("p", {}, badge("faults"), ` ${faults.length} found.`),
+    h("p", {}, badge("faults"), ` ${faults.length} found in ${receipts} receipts.`),
     h("ul", {}, told.map((words) => h("li", {}, words.filter((one) => one !== null).join(" ")))),
   ];
 }

@@ -43,8 +43,8 @@ function healthOf(health) {
 
 function jarsOf(jars) {
   const rows = jars.map((jar) => [
-    to(`${jar.kind}s`, jar.id, short(jar.id)), jar.project_id, `${jar.cpu_percent} %`,
-    `${jar.memory_mb} of ${jar.memory_limit_mb} MB`, `${jar.pids} of ${jar.pids_limit}`, jar.alerts.map(badge),
+    to(`${jar.kind}s`, jar.id, short(jar.id)), jar.project_id, `${jar.cpu_usage_percent} %`,
+    `${jar.memory_usage_mb} of ${jar.memory_limit_mb} MB`, `${jar.pids_current} of ${jar.pids_limit}`, jar.alerts.map(badge),
   ]);
   return section("Jars in use", list("Jars in use", JAR_HEADS, rows));
 }

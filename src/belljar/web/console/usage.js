@@ -16,12 +16,12 @@ export class UsageOverTime {
   // One of the answer of `/sandbox/usage`.
   add(sample) {
     this.#samples = [...this.#samples, sample].slice(-MOST_SAMPLES);
-    const processor = `processor ${sample.cpu_percent} of ${sample.cpu_cores * 100} %`;
-    const memory = `memory ${sample.memory_mb} of ${sample.memory_limit_mb} MB`;
+    const processor = `processor ${sample.cpu_usage_percent} of ${sample.cpu_cores * 100} %`;
+    const memory = `memory ${sample.memory_usage_mb} of ${sample.memory_limit_mb} MB`;
     put(this.element, chart(HEIGHT + ROW, `${processor}, ${memory}`,
       svg("rect", { x: 0, y: 0, width: WIDTH, height: HEIGHT, class: "frame" }),
-      this.#line("processor", (one) => one.cpu_percent / 100 / one.cpu_cores),
-      this.#line("memory", (one) => one.memory_mb / one.memory_limit_mb),
+      this.#line("processor", (one) => one.cpu_usage_percent / 100 / one.cpu_cores),
+      this.#line("memory", (one) => one.memory_usage_mb / one.memory_limit_mb),
       svg("text", { x: 0, y: HEIGHT + 14, class: "processor" }, processor),
       svg("text", { x: 0, y: HEIGHT + 30, class: "memory" }, memory)));
   }
