@@ -186,6 +186,14 @@ async def test_shell_run_runs_bash_on_the_given_files(http: httpx2.AsyncClient) 
     assert [file["path"] for file in told["artifacts"]] == ["artifacts/y"]
 
 
+async def test_rules_for_a_shell_hold_for_shell_run(open_service: Opening, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policies: {tools: {shell_exec: {risk_level: high, allowed_commands: [ls]}}}")
+    async with open_service(policy=policy) as service, client_of(service) as http:
+        answer = await http.post("/skills/shell.run/invoke", json={"inputs": {"script": "curl --version"}})
+    assert code_of(answer) == "COMMAND_NOT_ALLOWED"
+
+
 async def test_table_summary_says_what_is_in_a_table(http: httpx2.AsyncClient) -> None:
     told = await invoke(http, "table.summary", inputs={"file": "t.csv"}, files=[given("t.csv", CSV)])
     city, people, since = told["outputs"]["columns"]

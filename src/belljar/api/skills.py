@@ -19,8 +19,10 @@ from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.errors import BelljarError, ToolNotAllowed
 from belljar.execution.submissions import Submission
 from belljar.flows.skills import Skill
+from belljar.models import RunRequest
 from belljar.policy.decisions import PolicySet
 from belljar.policy.patterns import allows
+from belljar.policy.roles import tool_of
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -72,9 +74,9 @@ async def invoke(call: Call) -> Response:
     after = last_event_id(call.headers.get("last-event-id")) if streamed else 0
     skill = _found(call, body.digest)
     policies, role = call.service.lifecycle.policies, call.caller.agent_role
-    tool = _tool_of(policies, skill)
     files = input_files(body.files, field="files", max_bytes=call.desk.max_input_bytes)
     request = await asyncio.to_thread(skill.request, body.inputs, files)
+    tool = _tool_of(policies, skill, request)
     skill.check_files(files, policies.operators_word(role, tool).grant.paths)
     ref = body.task_ref
     submission = Submission(
@@ -145,9 +147,11 @@ def _in_jar(path: str) -> str:
     return f"/workspace/{path}" if path.startswith("artifacts/") else f"/workspace/work/{path}"
 
 
-def _tool_of(policies: PolicySet, skill: Skill) -> str | None:
-    """A policy may speak of a skill as of a tool."""
-    return name if (name := f"skill.{skill.id}") in policies.tools else None
+def _tool_of(policies: PolicySet, skill: Skill, request: RunRequest) -> str | None:
+    """A policy may speak of a skill as of a tool; else one that runs its caller's program is what that is."""
+    if (name := f"skill.{skill.id}") in policies.tools:
+        return name
+    return tool_of(request) if skill.runs_what_it_is_given else None
 
 
 def _may_use(policies: PolicySet, role: str | None, skill: Skill) -> bool:

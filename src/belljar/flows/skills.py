@@ -156,6 +156,11 @@ class Skill:
                 message = f"skill {self.id} may not read {printable(file.path)}; see its permissions.fs"
                 raise PathNotAllowed(message, reason="outside_prefix", field="files")
 
+    @property
+    def runs_what_it_is_given(self) -> bool:
+        """Its program is its caller's, not its own."""
+        return self.entrypoint[1:2] == ("-c",) and any(map(_INPUT.fullmatch, self.entrypoint[2:3]))
+
     def _filled(self, word: str, inputs: Mapping[str, Any]) -> str:
         found = _INPUT.fullmatch(word)
         return word if found is None else str(inputs[found[1]])
