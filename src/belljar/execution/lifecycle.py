@@ -216,12 +216,12 @@ class Lifecycle:
         """
         self._closing = True
         await asyncio.sleep(0)  # what was begun just now gets to where it waits
-        for live in self._live.values():
-            if live.waiting is not None and live.task is not None:
-                live.task.cancel()  # it goes on waiting when the service is back
+        self._leave_waiting()
         await self._settled(grace_s)
+        self._leave_waiting()
         for live in list(self._live.values()):
-            live.cancel()
+            if live.waiting is None:
+                live.cancel()
         longest = max((live.grant.limits.grace_s for live in self._live.values()), default=0.0)
         await self._settled(longest + LAST_WORDS_S)
         self._gave_up = True
@@ -229,6 +229,12 @@ class Lifecycle:
             if live.task is not None:
                 live.task.cancel()
         await self._settled(LAST_WORDS_S)
+
+    def _leave_waiting(self) -> None:
+        """What a person has not answered yet goes on waiting when the service is back."""
+        for live in self._live.values():
+            if live.waiting is not None and live.task is not None:
+                live.task.cancel()
 
     async def _settled(self, patience_s: float) -> None:
         tasks = [live.task for live in self._live.values() if live.task is not None]
