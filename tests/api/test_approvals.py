@@ -158,9 +158,11 @@ async def test_a_yes_in_a_session_is_for_the_files_that_were_shown(jailed: Servi
         shown = (await http.get(f"/approvals/{told['approval_id']}")).json()
         assert shown["session_files"] == {"work/x.sh": hashlib.sha256(b"echo harmless").hexdigest()}
         await put(b"echo something else")
-        await say(http, told["approval_id"], "approve")
+        assert code_of(await say(http, told["approval_id"], "approve")) == "CONFLICT"
+        await put(b"echo harmless")
+        assert (await say(http, told["approval_id"], "approve")).json()["state"] == "approved"
         answer = await http.post(f"{session}/run", json={**body, "approval_wait_s": 30})
-        assert code_of(answer) == "APPROVAL_DENIED"
+        assert answer.json()["verdict"] == "exited"
 
 
 async def test_a_run_can_be_followed_by_its_id(http: httpx2.AsyncClient, person: httpx2.AsyncClient) -> None:
@@ -460,7 +462,9 @@ async def test_a_yes_under_another_policy_than_was_shown_is_none(
     told = await asked(http)
     policies = service.lifecycle.policies
     service.lifecycle.policies = replace(policies, settings=replace(policies.settings, memory_mb=100))
-    await say(person, told["approval_id"], "approve")
+    answer = await say(person, told["approval_id"], "approve")
+    assert (answer.status_code, code_of(answer)) == (409, "CONFLICT")
+    assert (await say(person, told["approval_id"], "deny")).status_code == 200
     answer = await http.post("/run", json={**BODY, "approval_wait_s": 30})
     assert (answer.status_code, code_of(answer)) == (403, "APPROVAL_DENIED")
 

@@ -14,7 +14,7 @@ from belljar.api.answers import json_answer
 from belljar.api.bodies import Body
 from belljar.api.calls import Call
 from belljar.api.sessions import own_projects
-from belljar.errors import BadRequest, Conflict
+from belljar.errors import ApprovalDenied, BadRequest, Conflict
 from belljar.execution.approvals import Approval, ApprovalState, Approver
 from belljar.tokens import Role
 
@@ -61,6 +61,8 @@ async def decide(call: Call) -> Response:
     approval = await _approval(call)
     if body.digest is not None and body.digest != approval.digest:
         raise Conflict("what waits is not what was seen; look at it again", field="digest")
+    if body.decision == "approve":
+        await _check_waiting(call, approval)
     who = Approver(call.caller.id, call.caller.role)
     try:
         decided = await call.service.lifecycle.approvals.decide(
@@ -75,6 +77,14 @@ async def decide(call: Call) -> Response:
         if body.remember_days or not _said_already(decided, who, body):
             raise
     return json_answer(await _view(call, decided))
+
+
+async def _check_waiting(call: Call, approval: Approval) -> None:
+    """Nobody is told that something will run which will not."""
+    try:
+        await call.service.lifecycle.check_waiting(approval.exec_id)
+    except ApprovalDenied as error:
+        raise Conflict(error.message, field="decision") from error
 
 
 def _said_already(approval: Approval, who: Approver, body: DecisionBody) -> bool:

@@ -155,6 +155,15 @@ class Lifecycle:
             if event.number > after:
                 yield event
 
+    async def check_waiting(self, exec_id: str) -> None:
+        """
+        Raises:
+            ApprovalDenied: the run that waits is not what was shown any more.
+        """
+        live = self._live.get(exec_id)
+        if live is not None:
+            await self._waiting.check(live)
+
     async def cancel(self, exec_id: str) -> None:
         live = self._live.get(exec_id)
         if live is None:

@@ -115,7 +115,7 @@ class WaitingRoom:
         # It may take days: meanwhile the bytes lie on disk only.
         live.submission = replace(live.submission, request=RunRequest())
         try:
-            await self._check_unchanged(live, await self._yes(live))
+            live.submission = await self._as_shown(live, await self._yes(live))
             live.place = await self._place(live)
             await self._release(live)
         except asyncio.CancelledError:
@@ -123,6 +123,14 @@ class WaitingRoom:
                 with suppress(StoreUnavailable):  # the next start voids what is asked of runs that are over
                     await self.approvals.void(live.approval, "the run was cancelled")
             raise
+
+    async def check(self, live: LiveRun) -> None:
+        """
+        Raises:
+            ApprovalDenied: a yes would come too late.
+        """
+        if live.waiting is not None and live.approval is not None:
+            await self._as_shown(live, live.approval)
 
     @asynccontextmanager
     async def still(self, live: LiveRun, runs: Iterable[LiveRun]) -> AsyncIterator[None]:
@@ -174,19 +182,21 @@ class WaitingRoom:
             raise ApprovalDenied(f"the approval is {approval.state}: {said or 'no reason was given'}")
         return approval
 
-    async def _check_unchanged(self, live: LiveRun, approval: Approval) -> None:
-        """What would run now is what was shown then, to the byte; else the yes was to something else."""
-        same, seen = False, live.submission.surroundings
+    async def _as_shown(self, live: LiveRun, approval: Approval) -> Submission:
+        """What would run now, if it is what was shown then, to the byte; else a yes is to something else.
+
+        Raises:
+            ApprovalDenied: it is not.
+        """
         waited = await asyncio.to_thread(self.pending.load, live.record.exec_id)
         if waited is not None:
             with suppress(BadRequest, Refused, NotFound, Conflict):
                 decision, admitted = await self.admit(self.refresh(waited), live.engine)
-                live.submission = await self.bound(admitted, live.engine)
-                same = digest_of(live.submission, decision.grant) == approval.digest
-                same = same and live.submission.surroundings == seen
-        if not same:
-            message = "code, files, limits or policy are not what was approved any more; ask again"
-            raise ApprovalDenied(message)
+                now = await self.bound(admitted, live.engine)
+                same = digest_of(now, decision.grant) == approval.digest
+                if same and now.surroundings == live.submission.surroundings:
+                    return now
+        raise ApprovalDenied("code, files, limits or policy are not what was shown any more; ask again")
 
     async def _place(self, live: LiveRun) -> Place:
         """It was taken long ago: a queue that is full now only makes it wait longer."""
