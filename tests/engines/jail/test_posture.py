@@ -36,11 +36,11 @@ def ablate(monkeypatch: pytest.MonkeyPatch) -> Ablate:
                 self._package = package
 
             def joinpath(self, name: str) -> SimpleNamespace:
-                text = resources.files(self._package).joinpath(name).read_text()
+                text = resources.files(self._package).joinpath(name).read_text("utf-8")
                 if self._package.endswith(".jail") and name == f"{module}.py":
                     assert text.count(old) == 1, f"{module}.py has {old!r} {text.count(old)} times"
                     text = text.replace(old, new)
-                return SimpleNamespace(read_text=lambda: text)
+                return SimpleNamespace(read_text=lambda encoding: text)
 
         monkeypatch.setattr(bundle, "files", Folder)
 
@@ -174,9 +174,10 @@ async def test_a_sealed_jar_passes_and_equal_jars_have_equal_digests(engine: Jai
         await jar.destroy()
 
 
-def _held(engine: JailEngine) -> dict[str, int]:
+def _held(engine: JailEngine) -> list[dict[str, int]]:
+    """By each cgroup: a blank that waits for the next jar may have one, too."""
     assert engine._claim is not None
-    return Cgroup(engine._claim.parents, _jars(engine)[0].name).limits()
+    return [Cgroup(engine._claim.parents, path.name).limits() for path in _jars(engine)]
 
 
 async def test_a_limit_changed_behind_our_back_is_a_mismatch(engine: JailEngine) -> None:
@@ -184,11 +185,11 @@ async def test_a_limit_changed_behind_our_back_is_a_mismatch(engine: JailEngine)
         pytest.skip("without a cgroup there is no limit to change; run as root")
     jar = await engine.create(GRANT)
     granted = limits_for(64, 16, 1.0)
-    assert _held(engine) == granted
+    assert granted in _held(engine)
     for path in _jars(engine):
         if (path / "pids.max").exists():
             (path / "pids.max").write_text("500")
-    assert _held(engine) != granted
+    assert granted not in _held(engine)
     await jar.destroy()
 
 
