@@ -334,6 +334,9 @@ def test_a_session_outlives_a_program_that_takes_all_its_processes(glass: Glass)
                 await terminal.begin()
             await terminal.close()
             await kept.signal_all(signal.SIGKILL)
+            async with asyncio.timeout(PATIENCE_S):  # who is dead counts until he is buried
+                while (await run(kept, Command(argv=("echo", "more")))).out != b"more\n":
+                    pass
             await is_well(kept)
             assert (await cell(kept, "print('well')")).out == b"well\n"
 
