@@ -76,9 +76,9 @@ def egress_for(config: Config) -> Egress:
     )
 
 
-async def engine_for(config: Config, name: str | None = None) -> Engine:
-    """The engine that the configuration or the caller names, once its probe has passed."""
-    return await engines.choose(name or config.engine, choice_for(config))
+async def engine_for(config: Config) -> Engine:
+    """The engine that the configuration names, once its probe has passed."""
+    return await engines.choose(config.engine, choice_for(config))
 
 
 def workspace_root(config: Config) -> Path:

@@ -18,7 +18,7 @@ from belljar.audit.records import NOTHING_ASKED, ExecRecord, Filter, NetworkAcco
 from belljar.errors import BadRequest, BelljarError, StoreUnavailable
 from belljar.execution import lifecycle
 from belljar.execution.live import LiveRun
-from belljar.execution.requests import risk_of
+from belljar.execution.risks import risk_of
 from belljar.execution.submissions import Submission
 from belljar.models import Grant, Language, RunRequest, Verdict
 from belljar.policy.risk import Assessment

@@ -27,7 +27,8 @@ from belljar.errors import (
 )
 from belljar.execution import runs
 from belljar.execution.packages import Packages, Supply
-from belljar.execution.requests import plan, risk_of
+from belljar.execution.requests import plan
+from belljar.execution.risks import risk_of
 from belljar.execution.stock import Installed, Stock
 from belljar.models import (
     Carried,

@@ -8,9 +8,10 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.policy.reading import assess
 
 from belljar.models import Language, RiskTier
-from belljar.policy.risk import MAX_FINDINGS, assess
+from belljar.policy.risk import MAX_FINDINGS
 
 EVIL_LINE = {
     Language.PYTHON: "eval('1')",

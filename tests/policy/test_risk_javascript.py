@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.policy.reading import assess
 
 from belljar.models import Language, RiskTier
-from belljar.policy.risk import assess
 
 FS = "const fs = require('fs');"
 

@@ -4,9 +4,10 @@ import threading
 import warnings
 
 import pytest
+from tests.policy.reading import assess
 
 from belljar.models import Language, RiskTier
-from belljar.policy.risk import Assessment, assess
+from belljar.policy.risk import Assessment
 
 IMPORT_OS = "import os\n"
 

@@ -39,8 +39,9 @@ from belljar.execution.events import RunEvent
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.packages import Packages
 from belljar.execution.pending import Pending
-from belljar.execution.requests import plan, risk_of, script_of, tier_to_approve
+from belljar.execution.requests import plan, script_of
 from belljar.execution.retention import sweep
+from belljar.execution.risks import risk_of, tier_to_approve
 from belljar.execution.stock import Installed
 from belljar.execution.submissions import Submission
 from belljar.execution.turns import Turns
@@ -456,7 +457,6 @@ class Lifecycle:
                 live.grant,
                 request,
                 made,
-                approved=True,
                 packages=packages,
                 keeping=live.submission.persist_work,
             ):

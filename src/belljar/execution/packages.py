@@ -210,7 +210,7 @@ class Packages:
             stdin=json.dumps(order).encode(),
         )
         result: RunResult | None = None
-        async with aclosing(runs.stream(engine, self._grant(grant), request, approved=True)) as events:
+        async with aclosing(runs.stream(engine, self._grant(grant), request)) as events:
             async for event in events:
                 if isinstance(event, Contacted | Carried):
                     tell(event)

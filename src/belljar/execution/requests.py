@@ -6,26 +6,15 @@ error that names the field.
 
 from __future__ import annotations
 
-import posixpath
-import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from belljar import paths
 from belljar.engines.base import WORK, Area, Command
-from belljar.errors import (
-    ApprovalNeeded,
-    BadRequest,
-    CommandNotAllowed,
-    LimitExceeded,
-    UnsupportedLanguage,
-)
-from belljar.models import Finding, Grant, InputFile, Language, RiskTier, RunRequest, Start
+from belljar.errors import BadRequest, CommandNotAllowed, LimitExceeded, UnsupportedLanguage
+from belljar.models import Grant, InputFile, Language, RunRequest, Start
 from belljar.policy import packages
 from belljar.policy.commands import check_argv, check_commands
-from belljar.policy.programs import Given, programs_in
-from belljar.policy.risk import Assessment, Beside, Source, assess_all, place_of
 
 SCRIPTS = {
     Language.PYTHON: "main.py",
@@ -59,14 +48,6 @@ class Plan:
     files: tuple[InputFile, ...]
     """For `work`, the script among them."""
     inputs: tuple[InputFile, ...]
-
-
-_INTERPRETED = {
-    "python": Language.PYTHON,
-    "node": Language.JAVASCRIPT,
-    "nodejs": Language.JAVASCRIPT,
-    **dict.fromkeys(("bash", "dash", "ksh", "sh", "zsh"), Language.BASH),
-}
 
 
 def script_of(request: RunRequest) -> str | None:
@@ -147,56 +128,6 @@ def plan(
     return Plan(command, files, request.inputs)
 
 
-def risk_of(request: RunRequest, grant: Grant, secrets: Sequence[str] = ()) -> Assessment:
-    """What reading the program says of it, before it runs. Advice; containment does not depend on it.
-
-    Read with it is what it could run as easily: scripts among its files, and what an interpreter is given.
-    `secrets` are the names of those it may use.
-    """
-    carried = {f"{WORK}/{file.path}": file for file in request.files}
-    carried |= {f"/workspace/{Area.INPUTS}/{file.path}": file for file in request.inputs}
-    cwd = posixpath.join(WORK, request.working_dir)
-    if request.code is not None:
-        text, language = request.code, request.language or Language.PYTHON
-    else:
-        text, language = shlex.join(command_of(request)), Language.BASH
-    scripts = {(place, own) for place, file in carried.items() if (own := _language_of(file)) is not None}
-    fed = set()
-    for program in programs_in(text) if language is Language.BASH else ():
-        if program.given is Given.INPUT and request.stdin and program.language is not None:
-            fed.add(program.language)
-        for place in (place_of(cwd, path) for path in program.places):
-            if place in carried:
-                scripts.add((place, program.language or _language_of(carried[place]) or Language.BASH))
-    beside = Beside(frozenset(scripts), stdin=not request.stdin_open, cwd=cwd)
-    sources = [Source(text, language, beside=beside)]
-    sources += [_source("stdin", request.stdin, each, beside) for each in sorted(fed)]
-    for place, each in sorted(scripts):
-        sources.append(_source(carried[place].path, carried[place].content, each, beside))
-    return assess_all(sources, _asked(request, grant, secrets))
-
-
-def _asked(request: RunRequest, grant: Grant, secrets: Sequence[str]) -> Iterator[Finding]:
-    if request.packages:
-        yield Finding(RiskTier.HIGH, f"installs packages: {', '.join(request.packages)}", 1)
-    if grant.network.enabled:
-        yield Finding(RiskTier.MEDIUM, "has a way to the network", 1)
-    if secrets:
-        yield Finding(RiskTier.HIGH, f"may use secrets: {', '.join(secrets)}", 1)
-
-
-def _source(name: str, content: bytes, language: Language, beside: Beside) -> Source:
-    return Source(content.decode("utf-8", "replace"), language, name, beside)
-
-
-def _language_of(file: InputFile) -> Language | None:
-    """By its name or its first line; None for what is no script."""
-    if file.content.startswith(b"#!"):
-        words = re.findall(r"[a-z]+", file.content[:200].split(b"\n")[0].decode("ascii", "replace"))
-        return next((_INTERPRETED[word] for word in words if word in _INTERPRETED), Language.BASH)
-    return Language.of_file(file.path)
-
-
 def check_environment(env: Mapping[str, str], grant: Grant) -> None:
     for name in env:
         if not name or "=" in name:
@@ -231,27 +162,6 @@ def _check_packages(request: RunRequest, grant: Grant) -> None:
         if file.path.partition("/")[0] == PACKAGES:
             message = f"{PACKAGES} is where packages go; name the input file otherwise"
             raise BadRequest(message, field="inputs")
-
-
-def tier_to_approve(grant: Grant, risk: Assessment) -> RiskTier | None:
-    """The tier of a run that a person has to see first; None if nobody has to.
-
-    The threshold is for what the run does. A tool's own tier stands for what it might do: that is why it runs
-    in a jar, and only the highest is a reason to ask each time.
-    """
-    if grant.approve_at is None:
-        return None
-    reached = grant.risk is RiskTier.CRITICAL or risk.tier.rank >= grant.approve_at.rank
-    return max(risk.tier, grant.risk, key=lambda tier: tier.rank) if reached else None
-
-
-def check_risk(request: RunRequest, grant: Grant) -> None:
-    """Where there is nobody to ask: a run that policy wants a person to see is not run."""
-    found = risk_of(request, grant)
-    tier = tier_to_approve(grant, found)
-    if tier is not None:
-        why = "; ".join(f"line {one.line}: {one.reason}" for one in found.findings[:3]) or "its tool's tier"
-        raise ApprovalNeeded(f"risk {tier} needs a person's approval ({why})", field="code")
 
 
 def _language(request: RunRequest, grant: Grant) -> Language:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from belljar.engines.base import Area, Collected, Engine, Jar
 from belljar.errors import EngineUnavailable, PackageUnavailable
-from belljar.execution.requests import PACKAGES, check_risk, plan
+from belljar.execution.requests import PACKAGES, plan
 from belljar.execution.stock import Installed
 from belljar.models import (
     Ended,
@@ -38,7 +38,6 @@ async def stream(
     request: RunRequest,
     on_jar: Callable[[Jar], None] = lambda jar: None,
     *,
-    approved: bool = False,
     packages: Installed | None = None,
     keeping: bool = False,
 ) -> AsyncGenerator[Event | RunResult, None]:
@@ -46,11 +45,8 @@ async def stream(
     With `keeping`, the result says which files of `work` the program has removed.
 
     Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.
-    ApprovalNeeded, where the grant wants a person to see it first and nobody has `approved` it.
     PackageUnavailable, where it asks for packages and is given none.
     """
-    if not approved and grant.approve_at is not None:
-        check_risk(request, grant)
     work = plan(request, grant, engine.interpreters(), engine.name)
     if request.packages and packages is None:
         raise PackageUnavailable("packages are not installed here", field="packages")

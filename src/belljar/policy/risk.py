@@ -76,13 +76,11 @@ class Source:
     beside: Beside = Beside()
 
 
-def assess(code: str, language: Language) -> Assessment:
-    """Never raises on any text; code that cannot be read is a finding that makes a person look."""
-    return assess_all([Source(code, language)])
+def assess(sources: Iterable[Source], asked: Iterable[Finding] = ()) -> Assessment:
+    """The program and what it could run as easily, as one; with what its request asks for besides.
 
-
-def assess_all(sources: Iterable[Source], asked: Iterable[Finding] = ()) -> Assessment:
-    """The program and what it could run as easily, as one; with what its request asks for besides."""
+    Never raises on any text; code that cannot be read is a finding that makes a person look.
+    """
     findings = {replace(finding, reason=finding.reason[:160]) for finding in asked}
     left = MAX_CHARS
     for source in sources:
