@@ -35,10 +35,10 @@ from belljar.tracing import Tracing, tracing_for
 from belljar.wiring import (
     accepts_weaker_limits,
     check_enabled,
-    egress_for,
     engine_for,
     packages_for,
     policies_of,
+    usable_secrets,
     workspace_root,
 )
 
@@ -103,7 +103,7 @@ class Service:
                 pending=Pending(config.data_dir / "pending"),
                 packages=packages_for(config),
                 refresh=skills.refresh,
-                secrets_within=egress_for(config).secrets_within,
+                secrets_within=usable_secrets(config),
                 accept_weaker_limits=accepts_weaker_limits(config, person=person),
                 epoch=presence.epoch,
                 tracing=tracing,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,12 @@ from belljar import engines
 from belljar.config import Config, stated_limits
 from belljar.egress import secrets
 from belljar.egress.gate import Egress, Quota
+from belljar.egress.secrets import Secret
 from belljar.engines import Choice
 from belljar.engines.base import Engine
 from belljar.errors import BadConfig, Refused
 from belljar.execution.hostpaths import Environment, detect_environment, host_paths
+from belljar.models import Network, Owner
 from belljar.policy import files
 from belljar.policy.decisions import PolicySet
 from belljar.settings import WeakerLimits, limit_key
@@ -54,6 +58,7 @@ def accepts_weaker_limits(config: Config, *, person: bool) -> bool:
 
 
 def choice_for(config: Config) -> Choice:
+    """Without a way out: that is for engines that run something."""
     return Choice(
         preload=config.preload,
         rootfs=str(config.jail_rootfs) if config.jail_rootfs else None,
@@ -64,21 +69,27 @@ def choice_for(config: Config) -> Choice:
         image=config.default_image,
         languages=_languages(config),
         runtimes={"docker": config.docker_runtime, "gvisor": config.gvisor_runtime},
-        way_out=egress_for(config),
     )
 
 
 def egress_for(config: Config) -> Egress:
-    """BadConfig where the file of secrets cannot be read or makes no sense."""
     return Egress(
-        quota=Quota(config.network_max_connections, config.network_max_mb),
-        secrets=secrets.load(config.network_secrets) if config.network_secrets else (),
+        quota=Quota(config.network_max_connections, config.network_max_mb), secrets=secrets_for(config)
     )
+
+
+def secrets_for(config: Config) -> tuple[Secret, ...]:
+    """BadConfig where their file cannot be read or makes no sense."""
+    return secrets.load(config.network_secrets) if config.network_secrets else ()
+
+
+def usable_secrets(config: Config) -> Callable[[Network, Owner], tuple[str, ...]]:
+    return partial(secrets.usable, secrets_for(config))
 
 
 async def engine_for(config: Config) -> Engine:
     """The engine that the configuration names, once its probe has passed."""
-    return await engines.choose(config.engine, choice_for(config))
+    return await engines.choose(config.engine, replace(choice_for(config), way_out=egress_for(config)))
 
 
 def workspace_root(config: Config) -> Path:

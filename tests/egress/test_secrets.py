@@ -10,7 +10,7 @@ import pytest
 from tests.egress.jars import jail, run
 from tests.egress.places import HOST, answered, certified, egress, network, program, server
 
-from belljar.egress.secrets import Secret, load
+from belljar.egress.secrets import Secret, load, usable
 from belljar.errors import BadConfig
 from belljar.models import Language, Owner
 
@@ -168,10 +168,10 @@ def test_what_is_not_for_all_who_are_under_way_is_for_none() -> None:
 
 
 def test_the_secrets_of_a_run_are_its_owners_for_hosts_it_may_reach() -> None:
-    way_out = egress(secrets=(replace(secret(80, header="X"), projects=frozenset({"shop"})),))
-    assert way_out.secrets_within(network(80), SHOP) == ("token",)
-    assert way_out.secrets_within(network(80), BANK) == ()
-    assert way_out.secrets_within(network(81), SHOP) == ()
+    shops = (replace(secret(80, header="X"), projects=frozenset({"shop"})),)
+    assert usable(shops, network(80), SHOP) == ("token",)
+    assert usable(shops, network(80), BANK) == ()
+    assert usable(shops, network(81), SHOP) == ()
 
 
 def test_two_projects_have_a_secret_each_for_one_host(tmp_path: Path) -> None:

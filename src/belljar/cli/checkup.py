@@ -124,9 +124,9 @@ def _versions() -> Check:
 
 def _policy(config: Config) -> Check:
     from belljar.engines.base import Check
-    from belljar.wiring import egress_for, policies_of
+    from belljar.wiring import policies_of, secrets_for
 
-    egress_for(config)
+    secrets_for(config)
     detail = policies_of(config).name
     if not config.enabled:
         return Check("policy", False, "sandbox.enabled is false", "set it to true, or nothing runs")

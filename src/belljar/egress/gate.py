@@ -268,14 +268,6 @@ class Egress:
     def gate(self, network: Network) -> Gate:
         return Gate(self, network)
 
-    def secrets_within(self, network: Network, owner: Owner) -> tuple[str, ...]:
-        """Names of those that a run of this owner may use, where it may reach their hosts."""
-        return tuple(
-            one.name
-            for one in self._secrets
-            if one.is_for(owner) and rules.may_reach(network, one.host, one.port).allowed
-        )
-
     def secret_for(self, host: str, port: int, owners: Collection[Owner | None]) -> Secret | None:
         """That which all of them may use there. No two of one host and port are for the same owner."""
         for one in self._secrets:

@@ -20,17 +20,18 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote_plus
 
 from belljar import strictyaml
-from belljar.egress import names
+from belljar.egress import names, rules
 from belljar.errors import BadConfig
-from belljar.models import Owner
+from belljar.models import Network, Owner
 from belljar.wording import nearest, printable, quoted
 
-__all__ = ["Secret", "load"]
+__all__ = ["Secret", "load", "usable"]
 
 _BINDING = ("projects", "roles")
 _KEYS = ("host", "port", "tls", "header", "query", "form", "value", "file", *_BINDING)
@@ -103,6 +104,15 @@ def load(path: Path) -> tuple[Secret, ...]:
             )
         found.append(secret)
     return tuple(found)
+
+
+def usable(secrets: Iterable[Secret], network: Network, owner: Owner) -> tuple[str, ...]:
+    """Names of those that a run of this owner may use, where it may reach their hosts."""
+    return tuple(
+        one.name
+        for one in secrets
+        if one.is_for(owner) and rules.may_reach(network, one.host, one.port).allowed
+    )
 
 
 def _secret(name: str, node: strictyaml.Node, where: str, folder: Path) -> Secret:
