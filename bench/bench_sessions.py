@@ -22,7 +22,7 @@ from belljar.engines.jail.engine import JailEngine
 from belljar.execution.live import LiveRun
 from belljar.execution.pool import Pool
 from belljar.execution.runs import run
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest
 from belljar.service import Service

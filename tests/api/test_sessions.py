@@ -13,7 +13,7 @@ from tests.api.conftest import opened
 from tests.api.served import client_of, client_with, code_of, events_in
 
 from belljar.engines.jail.engine import JailEngine
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.service import Service
 from belljar.tokens import Role
 

@@ -23,7 +23,7 @@ from belljar.errors import (
     StoreUnavailable,
 )
 from belljar.execution.live import LiveRun, Outcome
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.execution.submissions import Submission
 from belljar.models import InputFile, Language, RunRequest, RunResult, Verdict
 from belljar.service import Service

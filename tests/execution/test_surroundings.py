@@ -18,7 +18,7 @@ from belljar.engines.base import Area
 from belljar.errors import ApprovalDenied, Conflict, Refused
 from belljar.execution.approvals import Approval, Approver
 from belljar.execution.live import LiveRun
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.execution.submissions import Submission
 from belljar.models import InputFile, Language, RunRequest, Verdict
 from belljar.service import Service

@@ -29,7 +29,7 @@ from belljar.audit.records import ExecRecord, NetworkDecision, Status
 from belljar.engines.base import Area
 from belljar.execution.approvals import ApprovalState
 from belljar.execution.sampling import Alert
-from belljar.execution.sessions import State
+from belljar.execution.session import State
 from belljar.flows.testdriven import Outcome
 from belljar.flows.tools import Format
 from belljar.flows.trail import Wrote

@@ -19,7 +19,7 @@ from belljar.audit.records import NEXT, ExecRecord, Status
 from belljar.errors import ApprovalNeeded, Unavailable
 from belljar.execution.approvals import Approval
 from belljar.execution.live import LiveRun, Outcome
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.execution.submissions import Submission
 from belljar.models import Verdict
 

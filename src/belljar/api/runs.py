@@ -18,7 +18,7 @@ from belljar.api.outcomes import ApprovalWait, Taken, finished, here_or_over, st
 from belljar.api.streams import EventStream, Message, last_event_id
 from belljar.audit.records import ExecRecord
 from belljar.errors import BadRequest, BelljarError, UnsupportedLanguage
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.execution.submissions import Submission
 from belljar.models import Language, RunRequest, Start
 from belljar.policy.roles import tool_of

@@ -27,7 +27,7 @@ from belljar.engines.kept import FileEntry
 from belljar.errors import BadRequest, BelljarError, LimitExceeded, NotFound, PathNotAllowed
 from belljar.execution import archives
 from belljar.execution.events import RunEvent
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.models import InputFile
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from belljar.api.calls import Call
 from belljar.api.runs import ProgramBody, answered, overrides_of, request_of
 from belljar.audit.records import ExecRecord
 from belljar.errors import BadRequest, Conflict, NotFound
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.execution.submissions import Submission
 from belljar.policy.roles import tool_of
 

@@ -28,7 +28,7 @@ from belljar.engines.kept import MAX_FED, Seat, Terminal
 from belljar.errors import BadRequest, BelljarError, LimitExceeded, NotFound, Refused
 from belljar.execution import terminals
 from belljar.execution.live import LiveRun
-from belljar.execution.sessions import Session
+from belljar.execution.session import Session
 from belljar.policy.roles import SHELL_EXEC
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from belljar.engines.base import WORK, Command
 from belljar.engines.kept import Terminal
 from belljar.errors import BelljarError, Refused, UnsupportedLanguage
 from belljar.execution.lifecycle import Lifecycle
-from belljar.execution.sessions import Session, State
+from belljar.execution.session import Session, State
 from belljar.models import Language
 
 __all__ = ["KIND", "recover", "terminal"]
