@@ -36,6 +36,8 @@ from belljar.errors import (
 from belljar.execution import recording, runs
 from belljar.execution.approvals import Approvals, digest_of
 from belljar.execution.events import RunEvent
+from belljar.execution.keeping import write_down
+from belljar.execution.keptwork import KeptWork
 from belljar.execution.live import LiveRun, Outcome
 from belljar.execution.packages import Packages
 from belljar.execution.pending import Pending
@@ -324,9 +326,8 @@ class Lifecycle:
         request = submission.request
         decision = replace(decision, grant=await engine.fit(decision.grant, request.language))
         if submission.persist_work:
-            kept = await asyncio.to_thread(
-                self.workspace.kept_work, submission.project_id, decision.grant.limits
-            )
+            work = KeptWork(self.workspace.work_folder(submission.project_id))
+            kept = await asyncio.to_thread(work.load, decision.grant.limits)
             given = {file.path for file in request.files}
             if (script := script_of(request)) is not None:
                 given.add(script)
@@ -399,7 +400,7 @@ class Lifecycle:
                     return self._turned_down(live, error)
                 async with self._waiting.still(live, self.live_runs):
                     result = await self._run(live, packages)
-                return await asyncio.to_thread(self._write_down, live, result)
+                return await asyncio.to_thread(write_down, self.workspace, live, result, self._now())
         except asyncio.CancelledError:
             if live.record.status is Status.PENDING and not live.cancelled:
                 raise  # the service ends; whoever starts next goes on waiting
@@ -476,38 +477,6 @@ class Lifecycle:
         live.log.add_engine_event(event)
         if isinstance(event, Contacted):
             self.metrics.contacted(allowed=event.allowed)
-
-    def _write_down(self, live: LiveRun, result: RunResult) -> tuple[ExecRecord, RunResult]:
-        """What the run left. A disk that is full costs the files, not the outcome, which says so."""
-        live.log.reach("collected")
-        failure: OSError | None = None
-        if live.submission.persist_work:
-            try:
-                left_out = self.workspace.keep_work(live.record.project_id, result, live.grant.limits)
-                result = replace(result, skipped=(*result.skipped, *left_out))
-            except OSError as error:
-                failure = error
-        record = recording.outcome(live.record, result, self._now())
-        if failure is not None:
-            record = recording.not_kept(record, "the project's work", failure)
-        folder = self.workspace.run_folder(record.project_id, record.exec_id)
-        kept = replace(record, artifacts_path=str(folder.relative_to(self.workspace.root)))
-        try:
-            self.workspace.store(
-                record.project_id,
-                record.exec_id,
-                live.submission.request.code,
-                result,
-                recording.meta(kept),
-                live.log.lines(),
-            )
-            record = kept
-        except OSError as error:
-            self.workspace.remove(record.project_id, record.exec_id)  # half of it is none of it
-            record = recording.not_kept(record, "the run's own files", error)
-        if record.error_code is not None:
-            logger.warning("%s: %s", record.exec_id, record.error_reason)
-        return record, result
 
     async def _settle(self, live: LiveRun, record: ExecRecord, result: RunResult | None) -> None:
         """Write the outcome, or at least that there was one: with a row left open nobody gets an answer."""

@@ -11,26 +11,21 @@ Nothing here is ever mounted into a jar: files go in and come out through the gu
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from belljar import paths
 from belljar.audit.records import ExecRecord
-from belljar.errors import BadRequest, LimitExceeded, NotFound, PathNotAllowed, StoreUnavailable
+from belljar.errors import BadRequest, NotFound
 from belljar.guest import tree
-from belljar.models import Artifact, InputFile, Limits, RunResult, Skipped, SkipReason
+from belljar.models import Artifact, RunResult
 
 _ANY_SIZE = 1 << 62
-_PROGRAM_BYTES = 64 << 10
-"""Of what a run may be given, what kept work leaves for the next program itself; and one file."""
 _PROJECT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -53,6 +48,9 @@ class Workspace:
     def project(self, project_id: str) -> Path:
         return self._projects / check_project_id(project_id)
 
+    def work_folder(self, project_id: str) -> Path:
+        return self.project(project_id) / "work"
+
     def run_folder(self, project_id: str, exec_id: str) -> Path:
         return self.project(project_id) / "artifacts" / exec_id
 
@@ -64,8 +62,8 @@ class Workspace:
         result: RunResult,
         meta: Mapping[str, Any],
         events: Sequence[bytes],
-    ) -> Path:
-        """Write down what ran and what it left; returns its folder. OSError if the disk does not take it."""
+    ) -> None:
+        """Write down what ran and what it left. OSError if the disk does not take it."""
         folder = self.run_folder(project_id, exec_id)
         folder.mkdir(parents=True, exist_ok=True)
         if code is not None:
@@ -77,7 +75,6 @@ class Workspace:
             self._write_tree(folder / "files", [(a.path, a.content) for a in result.artifacts])
         (folder / "manifest.json").write_text(json.dumps(manifest(result.artifacts), indent=2), "utf-8")
         (folder / "meta.json").write_text(json.dumps(meta, indent=2, default=str), "utf-8")
-        return folder
 
     def code(self, record: ExecRecord) -> str:
         """What ran, to the byte.
@@ -127,65 +124,6 @@ class Workspace:
                 found[path] = hashlib.file_digest(file, "sha256").hexdigest()
         return found
 
-    def kept_work(self, project_id: str, limits: Limits) -> tuple[InputFile, ...]:
-        """What earlier runs of the project kept in `work`, within the caps for inputs.
-
-        Raises:
-            LimitExceeded: it is more than that.
-            StoreUnavailable: it cannot be read; or there is none yet, and it cannot be made for this run.
-        """
-        left = limits.input_mb << 20
-        files: list[InputFile] = []
-        try:
-            with self._work(project_id) as work:
-                for entry in _listing(work, limits):
-                    if isinstance(entry, tree.Skip):
-                        raise LimitExceeded(f"the project's work has {entry.reason}", field="persist_work")
-                    path = tree.text_of(entry.path)
-                    if not _can_be_given(path):
-                        continue  # kept by an earlier version
-                    if len(files) == limits.input_files:
-                        message = f"the project's work has more than {limits.input_files} files"
-                        raise LimitExceeded(message, field="persist_work")
-                    content = tree.read_file(work, entry.path, left)
-                    left -= len(content)
-                    files.append(InputFile(path, content))
-        except tree.Refusal as refusal:
-            message = f"the project's work does not fit the run's limit for inputs: {refusal}"
-            raise LimitExceeded(message, field="persist_work") from refusal
-        except OSError as error:
-            folder = (self.project(project_id) / "work").relative_to(self.root.parent)
-            raise StoreUnavailable(f"the folder {folder} cannot be used: {error.strerror}") from error
-        return tuple(files)
-
-    def keep_work(self, project_id: str, result: RunResult, limits: Limits) -> tuple[Skipped, ...]:
-        """What a run has removed from `work` goes, what it changed is written; `artifacts` is its alone.
-
-        Returns what is not kept, because no later run could be given it. OSError as `store`.
-        """
-        with self._work(project_id) as work:
-            for path in result.removed:
-                _remove_file(work, path)
-            there = (entry for entry in _listing(work, limits) if isinstance(entry, tree.Entry))
-            sizes = {path: entry.size for entry in there if _can_be_given(path := tree.text_of(entry.path))}
-            room = (limits.input_mb << 20) - _PROGRAM_BYTES - sum(sizes.values())
-            changed: list[tuple[str, bytes]] = []
-            skipped: list[Skipped] = []
-            for artifact in result.artifacts:
-                path = artifact.path
-                if path.startswith("artifacts/"):
-                    continue
-                more = artifact.size - sizes.get(path, 0)
-                fits = more <= max(0, room) and (path in sizes or len(sizes) + 1 < limits.input_files)
-                if fits and _can_be_given(path):
-                    room -= more
-                    sizes[path] = artifact.size
-                    changed.append((path, artifact.content))
-                else:
-                    skipped.append(Skipped(path, SkipReason.NOT_KEPT))
-            _write_files(work, changed)
-        return tuple(skipped)
-
     def remove(self, project_id: str, exec_id: str) -> None:
         shutil.rmtree(self.run_folder(project_id, exec_id), ignore_errors=True)
 
@@ -193,62 +131,18 @@ class Workspace:
         folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _write_files(fd, files)
-        finally:
-            os.close(fd)
-
-    @contextmanager
-    def _work(self, project_id: str) -> Iterator[int]:
-        """The project's `work`, for one at a time: runs of a project begin and end while others do."""
-        folder = self.project(project_id) / "work"
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield fd
+            write_files(fd, files)
         finally:
             os.close(fd)
 
 
-def _listing(work: int, limits: Limits) -> Iterator[tree.Entry | tree.Skip]:
-    # Folders are listed, but not counted: a file has fewer of them than its path may have components.
-    return tree.listing(work, max_entries=paths.MAX_COMPONENTS * (limits.input_files + 1))
-
-
-def _can_be_given(path: str) -> bool:
-    try:
-        paths.validate(path)
-    except PathNotAllowed:
-        return False
-    return True
-
-
-def _write_files(folder: int, files: Sequence[tuple[str, bytes]]) -> None:
+def write_files(folder: int, files: Sequence[tuple[str, bytes]]) -> None:
+    """OSError, too, where the names of the files are to blame."""
     try:
         for path, content in files:
             tree.write_file(folder, path, content)
     except tree.Refusal as refusal:
         raise OSError(errno.EIO, str(refusal)) from refusal
-
-
-def _remove_file(folder: int, path: str) -> None:
-    """And the folders that are empty without it. What another run has put in its place stays."""
-    remove = os.unlink
-    try:
-        left = tree.encoded(path)
-        while left:
-            left, _, name = left.rpartition(b"/")
-            parent = tree.open_beneath(folder, left, os.O_DIRECTORY) if left else os.dup(folder)
-            try:
-                remove(name, dir_fd=parent)
-            finally:
-                os.close(parent)
-            remove = os.rmdir
-    except tree.Refusal:
-        return
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EISDIR, errno.ENOTEMPTY):
-            raise
 
 
 def manifest(artifacts: Sequence[Artifact]) -> list[dict[str, Any]]:
