@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +96,12 @@ def _alive(pid: int) -> bool:
     return state not in "ZX"
 
 
+def _rings(bell: int) -> int:
+    counted = re.search(r"eventfd-count: *([0-9a-f]+)", Path(f"/proc/self/fdinfo/{bell}").read_text())
+    assert counted is not None
+    return int(counted[1], 16)
+
+
 def _wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 5
     while not condition() and time.monotonic() < deadline:
@@ -147,6 +154,25 @@ def test_what_was_counted_is_still_known_when_the_cgroup_is_gone(
     cgroup.remove()
     assert cgroup.counters() == {**before, "memory_now": 0, "pids_now": 0}
     assert before["oom_kills"] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "short"),
+    [pytest.param("bytearray(200 << 20)", True, id="too much"), pytest.param("", False, id="little")],
+)
+def test_a_bell_tells_whether_memory_ran_out_in_a_cgroup_that_is_gone(
+    claimed: delegation.Claim, cgroup: Cgroup, inhabitants: Inhabitants, code: str, short: bool
+) -> None:
+    if "memory" not in claimed.parents:
+        pytest.skip("version 2 has no such bell")
+    bell = os.eventfd(0)
+    cgroup.ring(bell)
+    _, process = inhabitants.start(cgroup, code)
+    process.wait(timeout=20)
+    cgroup.remove()
+    _wait_until(lambda: _rings(bell) >= 1 + short)
+    assert (_rings(bell) > 1) is short
+    os.close(bell)
 
 
 def test_a_cgroup_that_goes_while_it_is_read_counts_nothing(claimed: delegation.Claim) -> None:

@@ -135,6 +135,18 @@ class Cgroup:
         }
         return self._counted
 
+    def ring(self, bell: int) -> None:
+        """An eventfd that tells of memory running out even when the cgroup is gone before it can be asked.
+
+        1 is added to it each time memory runs out, and 1 when the cgroup goes. Version 1 alone has this.
+        """
+        if "memory" in self._parents:
+            watched = self._open("memory", "memory.oom_control", os.O_RDONLY)
+            try:
+                self._write("memory", "cgroup.event_control", f"{bell} {watched}")
+            finally:
+                os.close(watched)
+
     def kill_all_but(self, spared: int) -> None:
         """SIGKILL to everything in it but one process, without any help from inside.
 

@@ -41,6 +41,8 @@ class Container:
         self._streams: Attached | None = None
         self._pidfd = -1
         self._pid = -1
+        self._bell = -1
+        self._rung = 0
         self._folders: Sequence[int] = ()
         self._cgroup: Cgroup | None = None
         self._counted: Mapping[str, int] = _NOTHING
@@ -84,7 +86,7 @@ class Container:
         return int(answer["StatusCode"])
 
     async def settle(self) -> None:
-        """Until it is over: whether memory was what ended it, the engine alone knows for certain."""
+        """Until it is over: whether memory was what ended it, the engine may know if nobody else does."""
         await self._api.wait(self.id, "not-running")
         state = (await self._api.ask("GET", f"containers/{self.id}/json"))["State"]
         if state["OOMKilled"] and not self._counted["oom_kills"]:
@@ -105,6 +107,9 @@ class Container:
             raise EngineUnavailable(f"the container died at once{self.last_words()}") from error
         self._pid = pid
         self._folders = tuple(parents.values())
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        with suppress(OSError):  # only root may
+            self._cgroup.ring(self._bell)
 
     def check(self, limits: Limits, host: Mapping[str, str], *, gvisor: bool) -> str:
         """Digest of what the live process was found to be."""
@@ -135,7 +140,9 @@ class Container:
         """What its cgroup has counted; when it is gone, what it had counted when it was last asked."""
         if self._cgroup is not None and self._folders:
             counted = self._cgroup.counters()
-            told = self._counted["oom_kills"]  # perhaps by the engine
+            with suppress(BlockingIOError):
+                self._rung += os.eventfd_read(self._bell)
+            told = max(self._counted["oom_kills"], self._rung > 1)  # by the engine, or the bell
             self._counted = {**counted, "oom_kills": max(told, counted["oom_kills"])}
         return self._counted
 
@@ -187,9 +194,10 @@ class Container:
             raise Failed(f"the docker engine does not remove {self.name}") from None
         finally:
             self._kill_first_process()
-            for fd in (*self._folders, *([self._pidfd] if self._pidfd >= 0 else ())):
-                os.close(fd)
-            self._folders, self._pidfd = (), -1
+            for fd in (*self._folders, self._pidfd, self._bell):
+                if fd >= 0:
+                    os.close(fd)
+            self._folders, self._pidfd, self._bell = (), -1, -1
 
     def last_words(self) -> str:
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
