@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -150,8 +150,7 @@ def ended(
 
 def meta(record: ExecRecord) -> dict[str, Any]:
     """The record for `meta.json`, with times as the API tells them; there is no receipt yet."""
-    row = asdict(record)
-    del row["receipt_hash"]
+    row = {one.name: getattr(record, one.name) for one in fields(record) if one.name != "receipt_hash"}
     times = {name: value for name, value in row.items() if isinstance(value, datetime)}
     return row | {name: moment.isoformat().replace("+00:00", "Z") for name, moment in times.items()}
 

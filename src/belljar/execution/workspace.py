@@ -16,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from belljar.guest import tree
 from belljar.models import Artifact, RunResult
 
 _ANY_SIZE = 1 << 62
+_JSON = json.JSONEncoder(default=str)
 _PROJECT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -73,8 +74,10 @@ class Workspace:
         (folder / "events.jsonl").write_bytes(b"".join(events))
         if result.artifacts:
             self._write_tree(folder / "files", [(a.path, a.content) for a in result.artifacts])
-        (folder / "manifest.json").write_text(json.dumps(manifest(result.artifacts), indent=2), "utf-8")
-        (folder / "meta.json").write_text(json.dumps(meta, indent=2, default=str), "utf-8")
+        listed = map(_JSON.encode, manifest(result.artifacts))
+        (folder / "manifest.json").write_text(_a_line_each("[", listed, "]"), "ascii")
+        told = (f"{_JSON.encode(name)}: {_JSON.encode(value)}" for name, value in meta.items())
+        (folder / "meta.json").write_text(_a_line_each("{", told, "}"), "ascii")
 
     def code(self, record: ExecRecord) -> str:
         """What ran, to the byte.
@@ -143,6 +146,11 @@ def write_files(folder: int, files: Sequence[tuple[str, bytes]]) -> None:
             tree.write_file(folder, path, content)
     except tree.Refusal as refusal:
         raise OSError(errno.EIO, str(refusal)) from refusal
+
+
+def _a_line_each(begin: str, rows: Iterable[str], end: str) -> str:
+    """JSON for people, too. What `json` indents is not written by its fast part."""
+    return "\n".join((begin, ",\n".join(rows), end, ""))
 
 
 def manifest(artifacts: Sequence[Artifact]) -> list[dict[str, Any]]:
