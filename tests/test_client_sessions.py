@@ -94,9 +94,9 @@ def test_a_run_is_interrupted_from_elsewhere(client: Client) -> None:
 
         running = threading.Thread(target=run)
         running.start()
-        assert started.wait(20)
+        assert started.wait(60)
         [exec_id] = session.interrupt()
-        running.join(20)
+        running.join(60)
         assert isinstance(ended[-1], Result)
         assert (ended[-1].id, ended[-1].verdict) == (exec_id, "cancelled")
 

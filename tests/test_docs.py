@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import random
 import re
 import signal
 import socket
@@ -171,8 +172,11 @@ def jail() -> None:
 
 
 def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
+    """None that the system gives to who asks for any: it is still free when it is used."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return str(port)
 
 
 @pytest.mark.usefixtures("jail")

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -68,14 +67,15 @@ def test_a_run_is_recorded_and_verified(client: Client) -> None:
 
 
 def test_events_come_while_they_happen(client: Client) -> None:
-    arrived: dict[str, float] = {}
-    before = time.monotonic()
-    for event in client.stream("print(1, flush=True)\nimport time\ntime.sleep(1)\nprint(2)"):
-        if isinstance(event, Event):
-            arrived.setdefault(event.kind, time.monotonic() - before)
+    exec_id = ""
+    for event in client.stream("print(1, flush=True)\nimport time\ntime.sleep(25)\nprint(2)"):
+        if isinstance(event, Event) and event.kind == "queued":
+            exec_id = event.data["exec_id"]
+        elif isinstance(event, Event) and event.kind == "stdout":
+            assert client.get(exec_id)["verdict"] is None
+            client.cancel(exec_id)
     assert isinstance(event, Result)
-    assert event.stdout == "1\n2\n"
-    assert arrived["ended"] - arrived["stdout"] > 0.5
+    assert (event.stdout, event.verdict) == ("1\n", "cancelled")
     assert [one.kind for one in client.events(event.id)][-1] == "finished"
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_left_when_it_is_closed(config: Config) -> None:
         env={"BELLJAR_DATA_DIR": str(config.data_dir), "HOME": str(config.data_dir), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n1 \n", "")

@@ -26,7 +26,7 @@ async def test_a_manager_runs_code_and_shell_commands() -> None:
             language="python", code="import math\nprint(f'Pi = {math.pi:.2f}')", timeout=30
         )
         assert (result.stdout, result.exit_code) == ("Pi = 3.14\n", 0)
-        listed = await manager.execute_shell(command="ls -a /workspace", timeout=10)
+        listed = await manager.execute_shell(command="ls -a /workspace", timeout=25)
         assert {"work", "inputs", "artifacts"} <= set(listed.stdout.split())
         files = {"analyze.py": b"print(len(open('data.csv').readlines()))", "data.csv": b"a,b,c\n1,2,3\n"}
         assert (await manager.execute_shell(command="python3 analyze.py", files=files)).stdout == "2\n"
@@ -50,7 +50,7 @@ async def test_what_runs_in_a_session_sandbox_shares_files_and_variables() -> No
     async with SessionSandbox("my-session") as sandbox:
         await sandbox.execute_code("x = 20\nopen('f', 'w').write('text')")
         assert (await sandbox.execute_code("print(x + 22)")).stdout == "42\n"
-        assert (await sandbox.execute_shell_command("cat f", timeout=10)).stdout == "text"
+        assert (await sandbox.execute_shell_command("cat f", timeout=25)).stdout == "text"
         assert sandbox.session.project_id == "my-session"
 
 

@@ -129,7 +129,7 @@ def test_nesting_is_bounded_and_quickly_refused(text: str) -> None:
     began = time.process_time()
     with pytest.raises(BadConfig, match=f"deeper than {MAX_DEPTH} levels"):
         read(text, "f")
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5  # in truth some 0.03 s
 
 
 def test_the_deepest_nesting_allowed_is_read() -> None:

@@ -121,7 +121,7 @@ def events_in(text: str) -> list[tuple[str | None, str, Any]]:
     return found
 
 
-async def exchange(port: int, data: bytes, *, patience_s: float = 10.0) -> bytes:
+async def exchange(port: int, data: bytes, *, patience_s: float = 30.0) -> bytes:
     """What comes back for these bytes until the other side closes, or says no more for so long."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = b""

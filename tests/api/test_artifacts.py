@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.api.served import code_of
+from tests.api.test_execs import when
 
 from belljar.service import Service
 
@@ -90,7 +90,7 @@ async def test_no_descriptor_stays_open(shared: httpx2.AsyncClient) -> None:
 async def test_a_run_that_goes_on_has_left_nothing_yet(http: httpx2.AsyncClient) -> None:
     body = {"exec": {"kind": "python", "command": "sleep 60"}, "wait": False}
     exec_id = (await http.post("/sandbox/execs", json=body)).json()["exec_id"]
-    await asyncio.sleep(0.05)
+    await when(http, exec_id, "running")
     answer = (await http.get(f"/sandbox/execs/{exec_id}/artifacts")).json()
     assert (answer["status"], answer["artifacts"]) == ("running", [])
     await http.post(f"/sandbox/execs/{exec_id}/cancel")

@@ -328,6 +328,7 @@ async def test_a_run_that_goes_on_is_cancelled(http: httpx2.AsyncClient) -> None
 async def test_a_run_that_waits_is_cancelled(open_service: Opening) -> None:
     async with open_service(max_concurrent_execs=1) as service, client_of(service) as http:
         first = (await http.post(EXECS, json=python("sleep 60", wait=False))).json()["exec_id"]
+        await when(http, first, "running")
         second = (await http.post(EXECS, json=python("2", wait=False))).json()["exec_id"]
         waiting = asyncio.create_task(http.post("/run", json={"code": "2", "request_id": "r"}))
         queued: list[dict[str, str]] = []

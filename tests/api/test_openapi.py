@@ -55,7 +55,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     loops: Future[asyncio.AbstractEventLoop] = Future()
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    yield f"http://127.0.0.1:{port.result(10)}"
+    yield f"http://127.0.0.1:{port.result(60)}"
     loops.result().call_soon_threadsafe(stop.result().set)
     thread.join()
 

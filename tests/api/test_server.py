@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.api.served import TOKEN, client_at, code_of, exchange, request, serving, status_in
@@ -19,6 +20,9 @@ from belljar.api.server import MAX_HEADER_BYTES, MAX_HEADERS, listen
 from belljar.errors import BadConfig
 from belljar.service import Service
 from belljar.settings import Config
+
+if TYPE_CHECKING:
+    import httpx2
 
 SERVE = """
 import sys
@@ -76,8 +80,9 @@ async def test_room_for_connections_is_limited_and_said_so(service: Service) -> 
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "UNAVAILABLE"
         for _, writer in held:
             writer.close()
-        await asyncio.sleep(0.1)
-        assert status_in(await exchange(port, request("GET", "/health", token=None))) == 200
+        async with asyncio.timeout(30):
+            while status_in(await exchange(port, request("GET", "/health", token=None))) != 200:
+                pass
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,8 @@ async def test_who_waits_when_the_service_ends_gets_an_answer(service: Service) 
         async with serving(service) as port:
             http = await later.enter_async_context(client_at(port))
             waiting = asyncio.create_task(http.post("/run", json={"code": "sleep 0.5"}))
-            await asyncio.sleep(0.1)
+            while not service.lifecycle.live_ids:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         answer = await waiting
     assert (answer.status_code, answer.json()["verdict"]) == (200, "exited")
 
@@ -142,8 +148,25 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], int]:
 
 
 async def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=60)
     return process.returncode, errors
+
+
+async def running(http: httpx2.AsyncClient) -> None:
+    """Something is."""
+    while True:
+        if (await http.get("/sandbox/execs?status=running")).json()["execs"]:
+            return
+        await asyncio.sleep(0.05)
+
+
+async def refused(http: httpx2.AsyncClient) -> httpx2.Response:
+    """What who comes late is told, once the service has heard that it is to end."""
+    while True:
+        late = await http.post("/run", json={"code": "1"})
+        if late.status_code != 200:
+            return late
+        await asyncio.sleep(0.05)
 
 
 async def test_a_real_program_is_run_over_a_real_socket(tmp_path: Path) -> None:
@@ -166,28 +189,27 @@ async def test_a_real_program_is_run_over_a_real_socket(tmp_path: Path) -> None:
 async def test_at_the_end_nothing_is_taken_what_runs_may_end_and_all_is_recorded(tmp_path: Path) -> None:
     process, port = start(tmp_path)
     async with client_at(port) as http:
-        running = asyncio.create_task(
-            http.post("/run", json={"code": "import time; time.sleep(2); print('done')"})
+        begun = asyncio.create_task(
+            http.post("/run", json={"code": "import time; time.sleep(5); print('done')"})
         )
-        await asyncio.sleep(0.7)
+        await running(http)
         process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.4)
-        late = await http.post("/run", json={"code": "1"})
+        late = await refused(http)
         assert (late.status_code, code_of(late)) == (503, "SHUTTING_DOWN")
         assert int(late.headers["retry-after"]) >= 1
-        assert (await running).json()["stdout"] == "done\n"
+        assert (await begun).json()["stdout"] == "done\n"
     assert await ended(process) == (0, "")
 
 
 async def test_a_second_signal_ends_what_runs(tmp_path: Path) -> None:
     process, port = start(tmp_path)
     async with client_at(port) as http:
-        running = asyncio.create_task(http.post("/run", json={"code": "import time; time.sleep(60)"}))
-        await asyncio.sleep(0.7)
+        begun = asyncio.create_task(http.post("/run", json={"code": "import time; time.sleep(60)"}))
+        await running(http)
         process.send_signal(signal.SIGINT)
-        await asyncio.sleep(0.3)
+        await refused(http)
         process.send_signal(signal.SIGINT)
-        assert (await running).json()["verdict"] == "cancelled"
+        assert (await begun).json()["verdict"] == "cancelled"
     assert await ended(process) == (0, "")
 
 
@@ -200,5 +222,5 @@ def test_the_token_file_is_there_when_the_service_is(tmp_path: Path) -> None:
     process.stdout.readline()
     assert os.stat(tmp_path / "token").st_mode & 0o777 == 0o600
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     process.stdout.close()

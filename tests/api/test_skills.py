@@ -33,7 +33,7 @@ MANIFEST: dict[str, Any] = {
     },
     "runtime": {"kind": "docker", "entrypoint": ["python3", "main.py"]},
     "permissions": {"fs": {"read": ["inputs/**"], "write": ["artifacts/**"]}},
-    "limits": {"memory_mb": 64, "timeout_s": 5},
+    "limits": {"memory_mb": 64, "timeout_s": 30},
 }
 DOUBLE = """
 import json, sys

@@ -59,7 +59,7 @@ class Screen:
     async def until(self, text: str) -> None:
         """Something shows; what was shown up to it is not looked at again."""
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while text.encode() not in self.shown:
                     self.shown += await anext(self._output)
         except TimeoutError:
@@ -67,7 +67,7 @@ class Screen:
         self.shown = self.shown.partition(text.encode())[2]
 
     async def end(self) -> int | None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for _ in self._output:
                 pass
         return self.terminal.exit_code
@@ -142,7 +142,7 @@ async def test_a_line_that_is_cut_hangs_up_and_leaves_the_session(
     async with shell(session) as screen:
         await screen.type("echo $$ > pid; echo written\r")
         await screen.until("written\r\n")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             there = await session.run("test -d /proc/$(cat pid) && echo there", "bash")
             ended = await jailed.store.matters(KIND, "ended")
@@ -279,7 +279,7 @@ async def begun(events: AsyncIterator[Event | Result]) -> str:
 
 
 async def end_of(events: AsyncIterator[Event | Result]) -> Result:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for event in events:
             if isinstance(event, Result):
                 return event

@@ -27,7 +27,7 @@ policies:
   default: {approve_code_at: off}
   tools:
     file_read: {risk_level: low, denied_paths: [/workspace/.env, "/workspace/**/*.key"]}
-    search: {risk_level: low, denied_paths: ["/workspace/**/*.key"], max_execution_time: 3s}
+    search: {risk_level: low, denied_paths: ["/workspace/**/*.key"], max_execution_time: 8s}
     file_write: {risk_level: medium, allowed_paths: ["/workspace/work/docs/**", /workspace/.env, "/workspace/*.key", /workspace/main.py]}
     shell_exec: {risk_level: high, allowed_commands: [ls, cat]}
   agent_roles:

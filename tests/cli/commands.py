@@ -60,4 +60,4 @@ def start_service(data_dir: Path, *options: str, **settings: str) -> Service:
 def end(service: Service) -> int:
     with service.process as process:
         process.send_signal(signal.SIGTERM)
-        return process.wait(20)
+        return process.wait(60)

@@ -66,7 +66,7 @@ def at_terminal(*arguments: str, settings: dict[str, str], data_dir: Path, answe
     except OSError:  # it has ended, and nobody has the other side any more
         pass
     os.close(ours)
-    return Ran(process.wait(20), seen.decode(), "")
+    return Ran(process.wait(60), seen.decode(), "")
 
 
 # Deciding
@@ -158,7 +158,7 @@ def test_a_watcher_at_a_terminal_decides(service: Service, client: Client, waiti
     os.write(ours, b"y\n")
     assert client.wait(waiting.exec_id)["approval"]["by"] == "operator"
     process.terminate()
-    process.wait(20)
+    process.wait(60)
     os.close(ours)
 
 
@@ -238,7 +238,7 @@ def test_without_a_service_and_a_terminal_it_waits_for_the_next_service(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "APPROVAL_NEEDED" in ran.stderr

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -60,14 +59,14 @@ def test_the_same_request_is_run_once(caller: Belljar) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
+    ("code", "timeout_s", "status"),
     [
-        pytest.param("import os; os.kill(os.getpid(), 15)", 143, id="signal"),
-        pytest.param("import time; time.sleep(60)", 124, id="time-out"),
+        pytest.param("import os; os.kill(os.getpid(), 15)", "25", 143, id="signal"),
+        pytest.param("import time; time.sleep(60)", "0.5", 124, id="time-out"),
     ],
 )
-def test_how_it_ended_is_the_exit_status(caller: Belljar, code: str, status: int) -> None:
-    assert caller("exec", "--timeout", "0.5", "--code", code).status == status
+def test_how_it_ended_is_the_exit_status(caller: Belljar, code: str, timeout_s: str, status: int) -> None:
+    assert caller("exec", "--timeout", timeout_s, "--code", code).status == status
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_ctrl_c_cancels_the_run(service: Service, tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30) == ("", "")
+    assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 130
     with Client(service.url, (service.data_dir / "token").read_text().strip()) as client:
         [record] = client.execs(project_id="interrupted").records
@@ -124,9 +123,9 @@ def test_ctrl_c_cancels_the_run(service: Service, tmp_path: Path) -> None:
 
 
 def test_output_comes_while_the_program_runs(service: Service, tmp_path: Path) -> None:
-    code = "print('first', flush=True)\nimport time\ntime.sleep(2)\nprint('last')"
+    code = "print('first', flush=True)\nimport time\ntime.sleep(25)\nprint('last')"
     process = subprocess.Popen(
-        [*BELLJAR, "exec", "--code", code],
+        [*BELLJAR, "exec", "--code", code, "--project-id", "watched"],
         env=environment(service.data_dir, BELLJAR_RUNNER_URL=service.url),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -134,11 +133,12 @@ def test_output_comes_while_the_program_runs(service: Service, tmp_path: Path) -
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "first\n"
-    before = time.monotonic()
-    assert process.stdout.readline() == "last\n"
-    assert time.monotonic() - before > 0.5
+    with Client(service.url, (service.data_dir / "token").read_text().strip()) as client:
+        [record] = client.execs(project_id="watched").records
+        assert record["verdict"] is None
+        client.cancel(record["exec_id"])
     with process:
-        assert process.wait(10) == 0
+        assert process.stdout.read() == ""
 
 
 def test_a_program_cannot_act_on_the_terminal_by_the_names_of_its_files(caller: Belljar) -> None:

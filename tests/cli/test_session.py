@@ -95,7 +95,7 @@ def test_a_session_that_is_not_there(caller: Belljar) -> None:
 
 
 def test_what_sessions_take_is_shown(caller: Belljar, session: str) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while session not in [one["id"] for one in caller("top", "--once", "--json").json]:
         assert time.monotonic() < until
         time.sleep(0.2)

@@ -31,7 +31,7 @@ class Person:
         os.write(self._master, text.encode())
 
     def sees(self, text: str) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while text.encode() not in self._seen:
             ready, _, _ = select.select([self._master], [], [], max(0, until - time.monotonic()))
             assert ready, self._seen
@@ -69,14 +69,14 @@ def test_a_person_types_resizes_interrupts_and_leaves(person: Person) -> None:
     person.type("stty size\r")
     person.sees("33 77")
     person.resizes(44, 99)
-    person.type("sleep 0.2; stty size\r")
+    person.type("until [ \"$(stty size)\" = '4'4' 99' ]; do sleep 0.1; done; stty size\r")
     person.sees("44 99")
     person.type("sh -c 'echo rea\"\"dy; exec sleep 100'\r")
     person.sees("ready")
     person.type("\x03")
     person.sees("$ ")
     person.type("exit 5\r")
-    assert person.process.wait(20) == 5
+    assert person.process.wait(60) == 5
 
 
 def test_without_a_terminal_there_is_no_shell(caller: Belljar) -> None:

@@ -55,7 +55,7 @@ async def test_bash_has_its_jobs_traps_and_descriptors(engine: JailEngine) -> No
 set -euo pipefail
 trap 'echo bye' EXIT
 diff <(printf 'a\\nb\\n') <(printf 'a\\nb\\n') && echo same
-(sleep 0.1; echo late) & (echo early) ; wait
+(until [ -e told ]; do sleep 0.01; done; echo late) & (echo early; touch told) ; wait
 cat <<< "$(( 6 * 7 ))"
 echo to-err > /dev/stderr
 exec 9> file; echo nine >&9; cat file

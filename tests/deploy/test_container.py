@@ -105,7 +105,7 @@ def up(image: str, service: dict[str, Any]) -> Iterator[Container]:
     try:
         address = docker("port", name, "8088/tcp").splitlines()[0]
         url = f"http://{address}"
-        for _ in range(200):
+        for _ in range(600):
             try:
                 httpx.get(f"{url}/health", timeout=5).raise_for_status()
                 break
@@ -127,14 +127,14 @@ def container(image: str) -> Iterator[Container]:
 
 
 def test_the_safe_container_runs_a_program(container: Container) -> None:
-    assert httpx.get(f"{container.url}/health").json()["status"] == "ok"
+    assert httpx.get(f"{container.url}/health", timeout=60).json()["status"] == "ok"
     answer = container.run("print(6 * 7)")
     assert (answer["stdout"], answer["verdict"], answer["exit_code"]) == ("42\n", "exited", 0)
     assert re.fullmatch(r"[0-9a-f]{64}", answer["receipt"])
 
 
 def test_the_console_comes_with_the_image(container: Container) -> None:
-    answer = httpx.get(container.url)
+    answer = httpx.get(container.url, timeout=60)
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/html")
 
 
@@ -183,7 +183,7 @@ def test_with_less_than_that_no_jar_can_be_made(image: str, option: str) -> None
         "doctor",
         "--json",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     [jail] = [probe for probe in json.loads(done.stdout)["engines"] if probe["engine"] == "jail"]
     assert (done.returncode, jail["usable"]) == (1, False)
 

@@ -25,7 +25,7 @@ HOST = "a.test"
 def own_address() -> str:
     """A loopback address that no other test process uses, for ports that cannot be chosen."""
     pid = os.getpid()
-    return f"127.{pid >> 16 & 255 | 1}.{pid >> 8 & 255}.{pid & 255 | 1}"
+    return f"127.{pid >> 16 & 63 | 64}.{pid >> 8 & 255}.{pid & 255}"
 
 
 @dataclass

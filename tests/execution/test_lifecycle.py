@@ -81,11 +81,11 @@ async def test_a_run_that_was_not_accepted_is_not_known(tmp_path: Path) -> None:
 
 async def test_who_goes_away_while_a_run_is_accepted_leaves_a_run_that_ends(tmp_path: Path) -> None:
     async with opened(tmp_path) as service:
-        real, accepting = service.store, asyncio.Event()
+        real, accepting, gone = service.store, asyncio.Event(), asyncio.Event()
 
         async def accept(record: ExecRecord) -> ExecRecord:
             accepting.set()
-            await asyncio.sleep(0.05)
+            await gone.wait()
             return await real.accept(record)
 
         Store(service, accept=accept)
@@ -95,6 +95,7 @@ async def test_who_goes_away_while_a_run_is_accepted_leaves_a_run_that_ends(tmp_
         await asyncio.wait([caller])
         [live] = map(service.lifecycle.live, service.lifecycle.live_ids)
         assert live is not None
+        gone.set()
         assert (await live.outcome()).record == await only_record(service)
 
 

@@ -29,11 +29,12 @@ from belljar.models import (
 
 
 class Engine(FakeEngine):
-    """Remembers the jars it made, and whether its one Python program has come to its end."""
+    """Remembers the jars it made, and whether its one Python program has begun and come to its end."""
 
     def __init__(self) -> None:
         super().__init__(programs={"python3": self._python3})
         self.made: list[GuestJar] = []
+        self.begun = asyncio.Event()
         self.ended = False
 
     async def create(self, grant: Grant) -> GuestJar:
@@ -43,6 +44,7 @@ class Engine(FakeEngine):
     async def _python3(self, process: Process) -> int:
         try:
             await process.out(b"running")
+            self.begun.set()
             await asyncio.sleep(60)
         finally:
             self.ended = True
@@ -181,7 +183,7 @@ async def test_output_past_its_cap_is_marked(engine: Engine) -> None:
 
 
 async def test_a_run_that_takes_too_long_is_a_result(engine: Engine) -> None:
-    result = await run(engine, Grant(limits=Limits(timeout_s=0.1)), FOREVER)
+    result = await run(engine, Grant(limits=Limits(timeout_s=2)), FOREVER)
     assert (result.verdict, result.timed_out, result.stdout) == (Verdict.TIMEOUT, True, b"running")
     assert engine.ended
 
@@ -220,7 +222,7 @@ async def test_a_caller_that_stops_listening_leaves_nothing_running(engine: Engi
 
 async def test_a_caller_that_is_cancelled_leaves_nothing_running(engine: Engine) -> None:
     task = asyncio.create_task(run(engine, Grant(), FOREVER))
-    await asyncio.sleep(0.05)
+    await engine.begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -52,20 +52,26 @@ async def service(opening: Opening) -> AsyncIterator[Service]:
         yield service
 
 
-async def run(
+async def begun(
     service: Service, session: Session, code: str, *, context: str | None = None, **overrides: object
-) -> tuple[Outcome, RunResult]:
+) -> LiveRun:
     language = Language.PYTHON if context else Language.BASH
     request = RunRequest(language=language, code=code, context=context)
     live = await service.sessions.submit(session, Submission(request=request, overrides=overrides))
     assert isinstance(live, LiveRun)
-    outcome = await live.outcome()
+    return live
+
+
+async def run(
+    service: Service, session: Session, code: str, *, context: str | None = None, **overrides: object
+) -> tuple[Outcome, RunResult]:
+    outcome = await (await begun(service, session, code, context=context, **overrides)).outcome()
     assert outcome.result is not None, outcome.record.error_reason
     return outcome, outcome.result
 
 
 async def until(so: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + 60
     while not so():
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.02)
@@ -142,7 +148,8 @@ async def test_a_context_outside_a_session_is_refused(service: Service) -> None:
 
 
 async def test_an_idle_session_ends_and_says_why(service: Service) -> None:
-    session = await service.sessions.start("p", idle_s=0.1)
+    session = await service.sessions.start("p")
+    session.idle_s = 0.1  # only now: it may take longer until it is begun
     await until(lambda: session not in service.sessions)
     with pytest.raises(NotFound):
         service.sessions.get(session.id)
@@ -152,16 +159,20 @@ async def test_an_idle_session_ends_and_says_why(service: Service) -> None:
 
 
 async def test_a_session_that_runs_is_not_idle(service: Service) -> None:
-    session = await service.sessions.start("p", idle_s=0.3)
-    _, result = await run(service, session, "sleep 2; echo done")
+    session = await service.sessions.start("p")
+    live = await begun(service, session, "sleep 2; echo done")
+    session.idle_s = 0.1
+    result = (await live.outcome()).result
+    assert result is not None
     assert result.stdout == b"done\n"
 
 
 async def test_a_session_ends_at_its_age_although_it_is_used(service: Service) -> None:
-    session = await service.sessions.start("p", max_age_s=0.5)
-    request = RunRequest(language=Language.BASH, code="sleep 30")
-    live = await service.sessions.submit(session, Submission(request=request))
-    assert isinstance(live, LiveRun)
+    session = await service.sessions.start("p", max_age_s=100)
+    live = await begun(service, session, "sleep 30")
+    await until(lambda: live.jar is not None)
+    assert (session.ends_at - session.created_at).total_seconds() == 100
+    session.ends_at = session.created_at
     outcome = await live.outcome()
     assert outcome.record.verdict == Verdict.LOST
     assert session.reason == "it reached its greatest age"

@@ -164,7 +164,7 @@ async def test_no_test_passes_for_code_that_cheats(client: AsyncClient, code: st
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in FOOLS_THE_NAIVE.items()])
 async def test_a_judge_of_the_usual_kind_is_fooled(client: AsyncClient, code: str) -> None:
-    result = await client.run(NAIVE, files={"solution.py": code}, timeout_s=5)
+    result = await client.run(NAIVE, files={"solution.py": code}, timeout_s=25)
     assert "1 passed" in result.stdout
     assert result.exit_code == 0
 
@@ -226,7 +226,7 @@ async def test_what_is_expected_is_nowhere_to_be_found(client: AsyncClient) -> N
         by(client),
         SEARCH,
         [Suite(SuiteKind.PYTEST, "test_it.py", test), Pair("p", "", "EXPECTED-4711")],
-        timeout_s=8,
+        timeout_s=25,
     )
     assert [test.outcome for test in report.tests] == [Outcome.FAILED] * 2, report
     assert "'EXPECTED-" not in report.tests[0].output
@@ -286,9 +286,8 @@ async def test_a_star_import_takes_nothing_for_pythons_own(client: AsyncClient) 
         "def test_d(): assert math.isclose(add(1, 2), 3)\n"
     )
     text = ">>> print(add(1, 2))\n3\n>>> print(abs(add(1, 2) - 3) == 0)\nTrue\n"
-    report = await judged(
-        client, code, Suite(SuiteKind.PYTEST, "t.py", test), Suite(SuiteKind.DOCTEST, "t.txt", text)
-    )
+    suites = [Suite(SuiteKind.PYTEST, "t.py", test), Suite(SuiteKind.DOCTEST, "t.txt", text)]
+    report = await run_tests(by(client), code, suites)
     assert len(report.tests) == 6
     assert Outcome.PASSED not in {test.outcome for test in report.tests}, report
 
@@ -303,7 +302,7 @@ async def test_a_function_of_a_test_can_be_called_and_nothing_else(client: Async
         "import solution\nsecret = 'EXPECTED-1'\n"
         "def test_it():\n def double(x):\n  secret\n  return 2 * x\n assert solution.apply(double) == [4, 6, []]"
     )
-    report = await judged(client, code, Suite(SuiteKind.PYTEST, "test_it.py", test))
+    report = await run_tests(by(client), code, [Suite(SuiteKind.PYTEST, "test_it.py", test)])
     assert report.all_passed, report
 
 
@@ -323,6 +322,6 @@ async def test_a_function_of_a_test_can_be_called_and_nothing_else(client: Async
 )
 async def test_a_doctest_is_not_fooled(client: AsyncClient, code: str) -> None:
     text = ">>> add(1, 2) == 3\nTrue\n>>> add(1, 2)\n3\n"
-    report = await judged(client, code, Suite(SuiteKind.DOCTEST, "add.txt", text))
+    report = await run_tests(by(client), code, [Suite(SuiteKind.DOCTEST, "add.txt", text)])
     assert Outcome.PASSED not in {test.outcome for test in report.tests}, report
     assert len(report.tests) == 2

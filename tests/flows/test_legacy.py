@@ -79,17 +79,17 @@ async def test_a_tool_gives_the_same_answer_and_leaves_the_same_files(
 
 
 @pytest.mark.parametrize(
-    ("program", "failure"),
+    ("program", "timeout_s", "failure"),
     [
-        pytest.param("import sys; sys.exit(3)", Failure.EXIT, id="exit"),
-        pytest.param("print('no JSON')", Failure.PROTOCOL, id="protocol"),
-        pytest.param("import time; time.sleep(60)", Failure.TIMEOUT, id="timeout"),
+        pytest.param("import sys; sys.exit(3)", 25, Failure.EXIT, id="exit"),
+        pytest.param("print('no JSON')", 25, Failure.PROTOCOL, id="protocol"),
+        pytest.param("import time; time.sleep(60)", 1, Failure.TIMEOUT, id="timeout"),
     ],
 )
 async def test_a_failure_is_the_same_failure_on_both(
-    tools_dir: Path, project: Path, client: AsyncClient, program: str, failure: Failure
+    tools_dir: Path, project: Path, client: AsyncClient, program: str, timeout_s: int, failure: Failure
 ) -> None:
-    add(tools_dir, program, timeout_s=1)
+    add(tools_dir, program, timeout_s=timeout_s)
     for backend in (InSubprocess(), InJar(client)):
         answer = await run(tools_dir, project, backend, path="docs/a.txt")
         assert (answer.value, answer.failure) == (None, failure)
@@ -144,7 +144,7 @@ async def test_a_subprocess_that_takes_too_long_is_killed_with_its_children(
         "open('docs/pid', 'w').write(str(child.pid))\n"
         "time.sleep(300)"
     )
-    add(tools_dir, program, timeout_s=2)
+    add(tools_dir, program, timeout_s=5)
     await run(tools_dir, project, InSubprocess(), path="docs/a.txt")
     pid = int((project / "docs/pid").read_text())
     await asyncio.to_thread(wait_until_gone, pid)

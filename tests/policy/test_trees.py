@@ -108,4 +108,4 @@ def test_every_descriptor_is_closed(tmp_path: Path) -> None:
     for _ in range(5):
         with pytest.raises(BadPolicy):
             read_text(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before

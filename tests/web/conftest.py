@@ -125,7 +125,7 @@ def browser() -> Iterator[Browser]:
 
     if not CHROMIUM.exists():
         pytest.skip("no Chromium to look with; on Debian and Ubuntu: apt install chromium")
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS])
         yield browser

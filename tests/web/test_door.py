@@ -68,6 +68,7 @@ def test_a_token_that_is_taken_back_leads_to_the_door(outside: Console) -> None:
 def test_the_browser_itself_refuses_to_make_anything_of_text(console: Console, attack: str) -> None:
     script = f"""() => {{ try {{ {attack}; return "done" }} catch (error) {{ return error.name }} }}"""
     assert console.page.evaluate(script) == "TypeError"
+    console.page.wait_for_function("window.violations.length")
     assert console.page.evaluate("window.violations.splice(0)") == ["require-trusted-types-for"]
 
 

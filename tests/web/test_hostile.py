@@ -142,6 +142,7 @@ def test_what_a_session_shows_and_holds(console: Console, api: Api) -> None:
     console.button(f"Look at {NAME}").click()
     expect(console.page.locator(".preview pre")).to_contain_text(HOSTILE)
     console.button("Open a terminal").click()
+    expect(console.page.get_by_role("textbox", name="Terminal")).to_be_focused()
     console.page.keyboard.type("printf '%s%s' '<scr' 'ipt>pwned()</scr''ipt><img src=x onerror=pwned=1>'\n")
     expect(console.page.get_by_label("Terminal")).to_contain_text(
         "<script>pwned()</script><img src=x onerror=pwned=1>"

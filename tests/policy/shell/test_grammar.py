@@ -201,7 +201,7 @@ def test_nothing_that_bash_runs_is_missed(script: str, tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path / "none"), "BASH_ENV": str(handler), "x": "set"}
     log.touch()
     bash = shutil.which("bash") or ""
-    subprocess.run([bash, "-c", script], cwd=tmp_path, env=environment, capture_output=True, timeout=10)
+    subprocess.run([bash, "-c", script], cwd=tmp_path, env=environment, capture_output=True, timeout=60)
     read = read_script(script)
     seen = {command.name for command in read.commands if command.words}
     assert "rm" in log.read_text().split(), "the script is no test: bash does not run rm"
