@@ -158,6 +158,11 @@ async def test_an_idle_session_ends_and_says_why(service: Service) -> None:
     assert "nobody used it" in facts["reason"]
 
 
+async def test_the_making_of_a_session_is_no_idle_time(service: Service) -> None:
+    session = await service.sessions.start("p")
+    assert session.last_used > session.created_at
+
+
 async def test_a_session_that_runs_is_not_idle(service: Service) -> None:
     session = await service.sessions.start("p")
     live = await begun(service, session, "sleep 2; echo done")

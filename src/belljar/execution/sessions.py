@@ -128,8 +128,8 @@ class Sessions:
                 role=role,
                 env=dict(env or {}),
                 working_dir=working_dir,
-                last_used=created_at,
                 kept=await self._keep(grant, files),
+                last_used=self._now(),  # the making of its jar is no idle time
                 engine=self._engine,
                 now=self._now,
             )
