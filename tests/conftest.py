@@ -17,6 +17,16 @@ hypothesis.settings.register_profile("belljar", deadline=None, derandomize=IN_CI
 hypothesis.settings.load_profile("belljar")
 
 
+@pytest.fixture(scope="session")
+def jail() -> None:
+    """For who needs one that works here."""
+    from belljar.engines.jail.probe import probe
+
+    found = probe()
+    if not found.usable:
+        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

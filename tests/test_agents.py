@@ -18,7 +18,6 @@ from tests.cli.commands import environment
 from tests.mcp.hosts import Person, over_stdio
 
 import belljar
-from belljar.engines.jail.probe import probe
 from belljar.flows.legacy import load_tools
 from belljar.policy.files import loads
 from belljar.settings import Config, WeakerLimits
@@ -28,10 +27,7 @@ BLOCKS = dict(re.findall(r"^```(\S+(?: [^\n]+)?)\n(.*?)^```", PAGE, re.MULTILINE
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+def config(jail: None, tmp_path: Path) -> Config:
     skill = tmp_path / "skills/text.count"
     skill.mkdir(parents=True)
     (skill / "manifest.json").write_text(BLOCKS["json manifest"])

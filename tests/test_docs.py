@@ -23,7 +23,6 @@ import pytest
 
 from belljar import errors
 from belljar.cli import app
-from belljar.engines.jail.probe import probe
 from belljar.metrics import Metrics
 from belljar.settings import SETTINGS, Setting
 
@@ -162,13 +161,6 @@ def test_the_chinese_page_shows_the_same_code() -> None:
         return [re.sub(r" *#.*", "", text) for text in shown]
 
     assert code("README.zh.md") == code("README.md")
-
-
-@pytest.fixture(scope="module")
-def jail() -> None:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
 
 
 def free_port() -> str:

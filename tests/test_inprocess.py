@@ -17,15 +17,11 @@ import belljar
 from belljar.client import Client, Event, Result
 from belljar.client.apps import App, AppTransport, Message, Receive, Send
 from belljar.config import Config, load
-from belljar.engines.jail.probe import probe
 from belljar.errors import BadRequest, Conflict, NotFound, PolicyEscalation, Unauthorized
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+def config(jail: None, tmp_path_factory: pytest.TempPathFactory) -> Config:
     home = tmp_path_factory.mktemp("home")
     return load(environ={}, cwd=home, home=home, machine_file=home / "none")
 

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from belljar.engines.jail.probe import probe
 from belljar.errors import PolicyEscalation
 from belljar.sandboxes import SandboxManager, SessionSandbox, run_code_once
 
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+def place(jail: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BELLJAR_DATA_DIR", str(tmp_path))
 
 

@@ -14,7 +14,6 @@ from tests.api.conftest import opened
 from tests.api.served import client_of, code_of, events_in
 
 from belljar.engines.jail.engine import JailEngine
-from belljar.engines.jail.probe import probe
 from belljar.errors import BadPolicy
 from belljar.service import Service
 
@@ -57,10 +56,7 @@ def write_skill(folder: Path, program: str = DOUBLE, **changes: Any) -> Path:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+async def service(jail: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
     folder = tmp_path_factory.mktemp("skills")
     skills = write_skill(folder / "skills")
     async with opened(folder, JailEngine(), skills_dir=skills) as service:

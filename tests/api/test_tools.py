@@ -14,7 +14,6 @@ from tests.api.served import client_of, client_with, code_of
 
 from belljar.audit.records import Filter, Status
 from belljar.engines.jail.engine import JailEngine
-from belljar.engines.jail.probe import probe
 from belljar.service import Service
 from belljar.tokens import Role
 
@@ -37,10 +36,7 @@ policies:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def service(open_service: Opening, tmp_path: Path) -> AsyncIterator[Service]:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
+async def service(jail: None, open_service: Opening, tmp_path: Path) -> AsyncIterator[Service]:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
     async with open_service(JailEngine(), policy=policy) as service:

@@ -9,14 +9,6 @@ import pytest
 from tests.cli.commands import Belljar, Ran, Service, end, start_service
 
 from belljar.cli import main
-from belljar.engines.jail.probe import probe
-
-
-@pytest.fixture(scope="session")
-def jail() -> None:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
 
 
 @pytest.fixture(scope="session")

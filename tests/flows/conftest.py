@@ -11,7 +11,6 @@ import pytest_asyncio
 from belljar import alocal
 from belljar.client import AsyncClient
 from belljar.config import Config
-from belljar.engines.jail.probe import probe
 from belljar.settings import WeakerLimits
 
 
@@ -20,13 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here) and pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
-
-
-@pytest.fixture(scope="session")
-def jail() -> None:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

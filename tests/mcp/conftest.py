@@ -13,7 +13,6 @@ from tests.api.served import serving
 from tests.mcp.hosts import MODES
 
 from belljar.engines.jail.engine import JailEngine
-from belljar.engines.jail.probe import probe
 from belljar.service import Service
 
 
@@ -22,13 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here) and pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
-
-
-@pytest.fixture(scope="session")
-def jail() -> None:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
 
 
 class Served(NamedTuple):

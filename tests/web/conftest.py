@@ -14,8 +14,6 @@ import pytest
 from tests.cli.commands import BELLJAR, Service, end, environment, start_service
 from tests.web.consoles import HOSTILE, REBOUND, TOKEN, Api, Console
 
-from belljar.engines.jail.probe import probe
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -43,13 +41,6 @@ policies:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", type=Path, help="Where the pictures of the documentation are put.")
-
-
-@pytest.fixture(scope="session")
-def jail() -> None:
-    found = probe()
-    if not found.usable:
-        pytest.skip(f"no jail here: {', '.join(check.name for check in found.missing)}")
 
 
 @pytest.fixture(scope="session")
