@@ -27,6 +27,8 @@ from belljar.processes import epoch
 
 CALLERS = 3
 LONGEST_LIFE_S = 4.0
+SWEPT_S = 90.0
+"""What docker was still making when its caller died comes late: then it goes with the engine's next look."""
 PROGRAM = "import subprocess; subprocess.Popen(['sleep', '600']); print('alive')"
 """What it starts is not to outlive it."""
 
@@ -68,7 +70,7 @@ class Lives:
         self._check(self._epochs[:-1], service)
         self._seen(self._epochs)
         service.process.terminate()
-        service.wait(4 * PATIENCE_S)
+        service.wait(PATIENCE_S)
         self.toll.left += self._still_there(self._epochs)
         return self.toll
 
@@ -96,6 +98,12 @@ class Lives:
         return found
 
     def _still_there(self, epochs: Sequence[str]) -> list[str]:
+        deadline = time.monotonic() + SWEPT_S
+        while (found := self._there(epochs)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    def _there(self, epochs: Sequence[str]) -> list[str]:
         found = [*_listed("container", epochs), *_listed("volume", epochs)]
         living = set(_listed("container", self._epochs))
         return [*found, *_processes(self._containers - living)]

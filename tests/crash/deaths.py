@@ -35,7 +35,7 @@ MORTAL = [sys.executable, str(Path(__file__).parent / "mortal.py")]
 SERVE = ["serve", "--port", "0", "--json", "--engine"]
 PROGRAM = "import uuid; print(uuid.uuid4()); open('left.txt', 'w').write('x' * 5000)"
 """A second run of it would say something else."""
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 _PR_SET_CHILD_SUBREAPER = 36
 _OWN_FILES = {"code.txt", "stdout.txt", "stderr.txt", "manifest.json", "meta.json", "events.jsonl"}
 
@@ -158,7 +158,7 @@ class Deaths:
         if thread >= len(threads):
             return Aftermath(died=False)
         with attached([threads[thread]], *_killing(call, number)):
-            died = self._killed_by_request()
+            died = self._killed_by_request(after_answer_s=1.0)  # it may not make that call at all
         return self._after(died)
 
     def at_any_time(self, after_s: float, callers: int = 12) -> Aftermath:
@@ -191,7 +191,7 @@ class Deaths:
     def close(self) -> dict[str, Any]:
         """What is left when the last service has ended in peace."""
         status = self.service.end(signal.SIGTERM)
-        left = {"status": status, "orphans": self._orphans(), "cgroups": self._cgroups(self._started)}
+        left = {"status": status, "orphans": self._lasting(), "cgroups": self._cgroups(self._started)}
         if self._place:
             self._place.close()
         return {name: found for name, found in left.items() if found}
@@ -201,11 +201,11 @@ class Deaths:
         self._started.append(Service(self._data_dir, point, [*inside, *under]))
         return self._started[-1]
 
-    def _killed_by_request(self) -> bool:
+    def _killed_by_request(self, after_answer_s: float = PATIENCE_S) -> bool:
         service = self.service
         answered = self._ask(service)
         try:
-            service.wait(1.0 if answered else PATIENCE_S)
+            service.wait(after_answer_s if answered else PATIENCE_S)
         except subprocess.TimeoutExpired:
             service.end()
             return False
@@ -247,7 +247,7 @@ class Deaths:
         found.folders = list(self._strange_folders())
         found.cgroups = self._cgroups(dead)
         found.mounts = sorted(self._place.mounts() - self._mounts) if self._place else []
-        found.orphans = self._orphans()
+        found.orphans = self._lasting()
         return found
 
     def _check_request(self, http: httpx2.Client, request_id: str, told: Any, found: Aftermath) -> None:
@@ -292,6 +292,13 @@ class Deaths:
         known = self._before | {service.process.pid for service in self._started}
         adopted = [pid for pid in _children(os.getpid()) if pid not in known]
         return [pid for pid in adopted if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+
+    def _lasting(self) -> list[int]:
+        """Those that do not end by themselves: each sees by itself that its service is dead."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := self._orphans()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
 
     def _cgroups(self, of: Sequence[Service]) -> list[str]:
         names = tuple(f"belljar-{service.pid}-" for service in of)
@@ -344,6 +351,6 @@ def jars_made(http: httpx2.Client) -> int:
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError):  # a thread that has just ended
+        with suppress(OSError):  # a thread that has just ended
             found += map(int, (task / "children").read_text().split())
     return found

@@ -13,6 +13,7 @@ DEATHS = 20
 LONGEST_S = 1.0
 
 
+@pytest.mark.timeout(600)
 async def test_no_container_is_left_of_services_that_were_killed(tmp_path: Path) -> None:
     probe = await DockerEngine().probe()
     if not probe.usable:

@@ -137,7 +137,7 @@ def test_what_a_run_left_and_does_not_fit_is_not_kept_in_part(disk: Disk) -> Non
 
 def test_an_outcome_that_cannot_be_written_is_written_when_there_is_room(disk: Disk) -> None:
     with disk.service() as service, service.http() as http:
-        asked = {"exec": {"kind": "python", "command": "import time; time.sleep(0.5)"}, "request_id": "late"}
+        asked = {"exec": {"kind": "python", "command": "import time; time.sleep(4)"}, "request_id": "late"}
         record = http.post("/sandbox/execs", json={**asked, "wait": False}).json()
         while record["status"] != "running":
             record = http.get(f"/sandbox/execs/{record['exec_id']}").json()

@@ -98,7 +98,7 @@ class Footprint:
             containers=ours,
         )
 
-    async def restored(self, patience_s: float = 10.0) -> None:
+    async def restored(self, patience_s: float = 60.0) -> None:
         """Fails unless there is no more than there was; an engine may just be asking docker what was left."""
         deadline = asyncio.get_running_loop().time() + patience_s
         while left := self._more(Footprint.now()):
@@ -126,10 +126,26 @@ def _descriptors() -> list[tuple[str, str]]:
 
 def _descendants(pid: int) -> list[tuple[int, str]]:
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        for child in "".join(_lines(task / "children")).split():
-            found += [(int(child), "".join(_lines(f"/proc/{child}/comm"))), *_descendants(int(child))]
+    for child in _children(pid):
+        found += [(child, "".join(_lines(f"/proc/{child}/comm"))), *_descendants(child)]
     return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []  # it has ended meanwhile
+    listed = [line for task in tasks for line in _lines(f"/proc/{pid}/task/{task}/children")]
+    return [int(child) for line in listed for child in line.split()]
+
+
+def has_its_stock(engine: Engine) -> bool:
+    """Whether the jar that a jail has ordered ahead is there: one that comes later looks like one that was left."""
+    if not isinstance(engine, JailEngine) or engine._opening is None or engine._blank is None:
+        return True
+    launchers = _children(engine._opening.result()._process.pid)
+    return sum(len(_children(launcher)) for launcher in launchers) > len(engine._jars)
 
 
 def containers() -> list[str]:
@@ -159,8 +175,8 @@ def _contained(ids: Iterable[str]) -> Iterator[tuple[int, str]]:
 def _lines(path: str | Path) -> list[str]:
     try:
         return Path(path).read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return []  # of a process that has ended meanwhile
+    except OSError:
+        return []  # of a process or a cgroup that has ended meanwhile
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=sorted(ENGINES))
@@ -181,6 +197,8 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
 async def idle(engine: Engine) -> Footprint:
     """What an engine has when it has run something: a process of its own, a fresh jar for the next."""
     await (await engine.create(_grant())).destroy()
+    while not has_its_stock(engine):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     before, now = None, Footprint.now()
     while now != before:  # it makes that jar while we wait
         await asyncio.sleep(0.3)

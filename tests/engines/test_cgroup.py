@@ -103,7 +103,7 @@ def _rings(bell: int) -> int:
 
 
 def _wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
     assert condition()
@@ -139,7 +139,7 @@ def test_a_process_that_walked_in_is_in_every_tree(
 def test_too_much_memory_is_an_oom_kill_that_is_counted(cgroup: Cgroup, inhabitants: Inhabitants) -> None:
     assert cgroup.counters()["oom_kills"] == 0
     _, process = inhabitants.start(cgroup, "bytearray(200 << 20)")
-    assert process.wait(timeout=20) == (-signal.SIGKILL & 0xFF)
+    assert process.wait(timeout=60) == (-signal.SIGKILL & 0xFF)
     counted = cgroup.counters()
     assert counted["oom_kills"] == 1
     assert 16 << 20 < counted["memory_peak"] <= SMALL["memory"]
@@ -149,7 +149,7 @@ def test_what_was_counted_is_still_known_when_the_cgroup_is_gone(
     cgroup: Cgroup, inhabitants: Inhabitants
 ) -> None:
     _, process = inhabitants.start(cgroup, "bytearray(200 << 20)")
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     before = cgroup.counters()
     cgroup.remove()
     assert cgroup.counters() == {**before, "memory_now": 0, "pids_now": 0}
@@ -168,7 +168,7 @@ def test_a_bell_tells_whether_memory_ran_out_in_a_cgroup_that_is_gone(
     bell = os.eventfd(0)
     cgroup.ring(bell)
     _, process = inhabitants.start(cgroup, code)
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     cgroup.remove()
     _wait_until(lambda: _rings(bell) >= 1 + short)
     assert (_rings(bell) > 1) is short
@@ -190,7 +190,7 @@ def test_a_cgroup_that_goes_while_it_is_read_counts_nothing(claimed: delegation.
 def test_files_in_memory_count_as_memory(cgroup: Cgroup, inhabitants: Inhabitants) -> None:
     code = "fd = os.memfd_create('x'); os.write(fd, bytes(16 << 20))"
     _, process = inhabitants.start(cgroup, code)
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     assert cgroup.counters()["memory_peak"] > 16 << 20
 
 
@@ -210,7 +210,7 @@ for child in children:
 os._exit(status)
 """
     _, process = inhabitants.start(cgroup, code)
-    assert process.wait(timeout=20) == SMALL["pids"] - 1
+    assert process.wait(timeout=60) == SMALL["pids"] - 1
     counted = cgroup.counters()
     assert counted["pids_refused"] == 1
     assert counted["pids_peak"] in (SMALL["pids"], 0)  # 0: kernels before 6.1 do not keep the peak
@@ -253,8 +253,8 @@ def test_remove_fails_while_something_lives_in_it(
 @pytest.mark.parametrize(
     "others",
     [
-        pytest.param("time.sleep(20)", id="sleepers"),
-        pytest.param("os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(20)", id="deaf"),
+        pytest.param("time.sleep(90)", id="sleepers"),
+        pytest.param("os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(90)", id="deaf"),
         pytest.param("while time.monotonic() < end and not fork(): pass", id="always-forking"),
     ],
 )
@@ -274,14 +274,14 @@ def fork():
         except BlockingIOError:
             pass
 
-end = time.monotonic() + 20
+end = time.monotonic() + 90
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for _ in range(8):
     if fork() == 0:
         {others}
         os._exit(0)
 print("started", flush=True)
-time.sleep(60)
+time.sleep(90)
 """
     try:
         pid, process = inhabitants.start(cgroup, code)
@@ -369,7 +369,7 @@ time.sleep(60)
 def test_real_v2_remove_kills_what_lives_in_it(bare: Cgroup, unified: Path, inhabitants: Inhabitants) -> None:
     pid, _ = inhabitants.start(bare, SLEEP)
     bare.remove()
-    assert not _alive(pid)
+    _wait_until(lambda: not _alive(pid))  # it leaves its cgroup a little before it is dead
     assert not (unified / "jar-test").exists()
 
 

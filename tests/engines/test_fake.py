@@ -114,9 +114,11 @@ async def test_what_a_function_raises_is_the_programs_failure() -> None:
 
 async def test_a_function_is_over_when_its_jar_is_destroyed() -> None:
     lives: list[str] = []
+    begun = asyncio.Event()
 
     async def python3(process: Process) -> int:
         lives.append("started")
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -126,7 +128,7 @@ async def test_a_function_is_over_when_its_jar_is_destroyed() -> None:
     jar = await python_that(python3).create(Grant())
     async for _ in jar.exec(Command(argv=("python3",))):
         break
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(begun.wait(), 30)
     await jar.destroy()
     assert lives == ["started", "ended"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import select
-import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -239,9 +238,9 @@ class Both:
         self._poll = select.poll()
         self._said = bytearray()
         self.guest = tunnel.Tunnels(self._poll, self._said.extend)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.guest.listen(self.port, 8)
+        self.guest.listen(0, 8)
+        assert self.guest._listener is not None
+        self.port = self.guest._listener.getsockname()[1]
         self.host = Guest(echo)
         self.host.tunnels._most = 8
         self.host.tunnels.begin(RUN)

@@ -19,6 +19,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -227,7 +228,7 @@ def make_sparse(path: Path) -> None:
         pytest.param(lambda x: None, "x" * 256, tree.MISSING, id="name-no-file-can-have"),
     ],
 )
-@pytest.mark.timeout(5)  # a FIFO must not make us wait
+@pytest.mark.timeout(30)  # a FIFO must not make us wait
 def test_what_is_no_plain_file_is_refused(
     way: str, root: Path, dirfd: int, arrange: Callable[[Path], None], path: str, reason: str
 ) -> None:
@@ -241,7 +242,7 @@ def test_symlink_is_refused_as_directory_too(way: str, root: Path, dirfd: int) -
     assert refused(lambda: tree.open_beneath(dirfd, "x", os.O_DIRECTORY)) == tree.SYMLINK
 
 
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(30)
 def test_device_is_not_read(way: str) -> None:
     with opened(Path("/dev")) as fd:
         assert refused(lambda: tree.read_file(fd, "zero", cap=100)) == tree.NOT_REGULAR
@@ -512,7 +513,7 @@ def test_modes_are_exact_whatever_the_umask(root: Path, dirfd: int) -> None:
         pytest.param(os.mkfifo, id="fifo"),
     ],
 )
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(30)
 def test_planted_thing_is_replaced_and_not_followed(
     root: Path, dirfd: int, arrange: Callable[[Path], None]
 ) -> None:
@@ -738,9 +739,14 @@ def contested(request: pytest.FixtureRequest, root: Path) -> Iterator[str]:
         attacker.kill()
 
 
+def is_enough(seen: Counter[bytes | str], tries: int, success: bytes | str) -> bool:
+    """So many tries, and more where the attacker did not get to run meanwhile."""
+    return seen.total() >= (tries if {success, tree.SYMLINK} <= set(seen) else 50 * tries)
+
+
 def test_swapping_attacker_gets_no_secret_out(way: str, dirfd: int, contested: str) -> None:
     seen: Counter[bytes | str] = Counter()
-    for _ in range(READS):
+    while not is_enough(seen, READS, PUBLIC):
         try:
             seen[tree.read_file(dirfd, contested, cap=100)] += 1
         except tree.Refusal as refusal:
@@ -751,8 +757,8 @@ def test_swapping_attacker_gets_no_secret_out(way: str, dirfd: int, contested: s
 
 @pytest.mark.parametrize("contested", ["directory"], indirect=True)
 def test_swapping_attacker_gets_nothing_written_outside(root: Path, dirfd: int, contested: str) -> None:
-    seen: Counter[str] = Counter()
-    for _ in range(READS // 4):
+    seen: Counter[bytes | str] = Counter()
+    while not is_enough(seen, READS // 4, "written"):
         try:
             tree.write_file(dirfd, contested, b"overwritten")
             seen["written"] += 1
@@ -789,7 +795,8 @@ def opened_without_following_the_last_link(path: Path, root: Path) -> bytes:
 def test_usual_checks_lose_the_same_race(
     root: Path, contested: str, naive: Callable[[Path, Path], bytes]
 ) -> None:
-    for _ in range(10 * READS):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         with contextlib.suppress(OSError):
             if naive(root / contested, root) == SECRET:
                 return

@@ -21,9 +21,9 @@ class Jar:
         self.poll = select.poll()
         self.sent = bytearray()
         self.tunnels = Tunnels(self.poll, self.sent.extend)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.tunnels.listen(self.port, MOST)
+        self.tunnels.listen(0, MOST)
+        assert self.tunnels._listener is not None
+        self.port = self.tunnels._listener.getsockname()[1]
 
     def close(self) -> None:
         """A guest never does: it ends."""

@@ -74,7 +74,7 @@ class Attack:
     """It ends gVisor's kernel, a process of the jar like any other: there the run is `lost`, or whatever limit
     that met first."""
     linger_s: float = 0.0
-    """How long the control lets what the program left behind go on."""
+    """How long the control lets what the program left behind go on, if it does not reach the goal before."""
     on_output_limit: OnOutputLimit = OnOutputLimit.TRUNCATE
     stdin: bytes = b""
     inputs: tuple[InputFile, ...] = ()

@@ -180,7 +180,12 @@ class Standing:
             descriptors=_descriptors(),
             threads=threading.active_count(),
             mounts=tuple(line for line in _lines("/proc/self/mountinfo") if "/workspace/" in line),
-            cgroups=frozenset(str(path) for claim in claims for path in claim.rglob("*") if path.is_dir()),
+            cgroups=frozenset(
+                f"{folder}/{name}"
+                for claim in claims
+                for folder, below, _ in os.walk(claim)
+                for name in below
+            ),
             containers=frozenset(containers()),
             strays=frozenset(_strays(mark)),
         )
@@ -236,7 +241,8 @@ def cgroup_claims() -> list[Path]:
     for line in _lines("/proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup"):
-            claims += Path(before.split()[4]).rglob(f"belljar-{os.getpid()}-*")
+            for folder, below, _ in os.walk(before.split()[4]):  # unlike rglob, while others' come and go
+                claims += [Path(folder, name) for name in below if name.startswith(f"belljar-{os.getpid()}-")]
     return claims
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.engines.conftest import ENGINES as ALL_ENGINES
+from tests.engines.conftest import has_its_stock
 from tests.hostile.attacks import SMALL
 from tests.hostile.canaries import Canaries, cgroup_claims, descendants
 from tests.hostile.glass import Glass
@@ -73,7 +74,8 @@ class Unfiltered:
 @pytest.fixture(scope="session")
 def _session_glass(request: pytest.FixtureRequest) -> Iterator[Glass]:
     with Canaries() as canaries, asyncio.Runner() as runner:
-        engine, unfiltered = ENGINES[request.param](), Unfiltered(ENGINES[request.param]())
+        engine, other = ENGINES[request.param](), ENGINES[request.param]()
+        unfiltered = Unfiltered(other)
         probe = runner.run(engine.probe())
         if not probe.usable:
             give_up = pytest.fail if request.param in NAMED else pytest.skip
@@ -81,7 +83,13 @@ def _session_glass(request: pytest.FixtureRequest) -> Iterator[Glass]:
         try:
             jar = runner.run(unfiltered.create(Grant(limits=SMALL, accept_weaker_limits=True)))
             runner.run(jar.destroy())
-            glass = Glass(runner, engine, unfiltered, canaries)
+            glass = Glass(
+                runner,
+                engine,
+                unfiltered,
+                canaries,
+                has_stock=lambda: has_its_stock(engine) and has_its_stock(other),
+            )
             yield glass
             glass.close()
         finally:

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import textwrap
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,16 +47,24 @@ T = TypeVar("T")
 BENIGN_S = 30.0
 """Far more than a benign run takes, on a machine as busy as it may be."""
 SETTLED_S = 45.0
-"""For a connection of the engine's own: now and then it asks docker what was left behind."""
-BARE_S = 20.0
+"""For a connection of the engine's own: now and then it asks docker what was left behind. And for descriptors of a
+launcher that makes the next jar."""
+BARE_S = 40.0
 HEAD_START_S = 0.1
 """Of an accomplice that runs beside."""
 
 
 class Glass:
     def __init__(
-        self, runner: asyncio.Runner, engine: Engine, unfiltered: Engine, canaries: Canaries
+        self,
+        runner: asyncio.Runner,
+        engine: Engine,
+        unfiltered: Engine,
+        canaries: Canaries,
+        has_stock: Callable[[], bool],
     ) -> None:
+        """`has_stock`: whether jars that the engines make ahead are there."""
+        self._has_stock = has_stock
         self._runner = runner
         self._unfiltered = unfiltered
         self.engine = engine
@@ -97,12 +105,15 @@ class Glass:
         """Whatever is done in between has to leave the host as it was."""
         self.notes.append(("hostile", "run"))
         self._mark = f"mark-{secrets.token_hex(6)}"
+        self._wait_for_stock()
         before = Standing.now(self._mark, self._claims)
         yield
+        self._wait_for_stock()
         deadline = time.monotonic() + SETTLED_S
         while left := Standing.now(self._mark, self._claims).more_than(before):
-            passing = all(what.startswith("descriptors") for what in left) and time.monotonic() < deadline
+            passing = all(what.startswith(("descriptors ", "process ")) for what in left)
             assert passing, f"left on the host: {left}"
+            assert time.monotonic() < deadline, f"left on the host: {left}"
             self.wait(asyncio.sleep(0.05))
         touched = self.canaries.touched()
         assert not touched, f"reached: {touched}"
@@ -113,6 +124,10 @@ class Glass:
         self.notes.append(("hostile", "contained"))
         if control is Control.PROBE:
             self.notes.append(("hostile", "probe"))
+
+    def _wait_for_stock(self) -> None:
+        while not self._has_stock():
+            self.wait(asyncio.sleep(0.005))
 
     async def _with_accomplice(self, attack: Attack) -> RunResult:
         if not attack.accomplice:
@@ -242,7 +257,7 @@ class Neighbour:
         self._stay: asyncio.Task[Ended] | None = None
 
     async def move_in(self, engine: Engine) -> None:
-        limits = Limits(timeout_s=3600, memory_mb=64)
+        limits = Limits(timeout_s=3600, grace_s=BENIGN_S, memory_mb=64)
         self._jar = await engine.create(Grant(limits=limits, accept_weaker_limits=True))
         await self._jar.put(Area.WORK, [InputFile("main.py", textwrap.dedent(self._PROGRAM).encode())])
         self._stay = asyncio.create_task(self._live(self._jar))
@@ -289,6 +304,7 @@ def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
     folder.chmod(0o777)
     (folder / "tactics.py").write_text(TACTICS)
     env = {"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), "OUTSIDE": "1", **env}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # what is compiled names the goal, too
     processes = []
     try:
         if attack.accomplice:
@@ -296,8 +312,12 @@ def run_bare(attack: Attack, env: dict[str, str]) -> bytes:
             time.sleep(HEAD_START_S) if attack.at_once else processes[0].wait(BARE_S)
         processes.append(_start_bare(attack, folder, env))
         said, _ = processes[-1].communicate(attack.stdin, timeout=BARE_S)
-        time.sleep(attack.linger_s)
-        said += b"\n".join(_carelessly_collected(folder))
+        deadline = time.monotonic() + attack.linger_s
+        while os.fsencode(attack.goal) not in (left := b"\n".join(_carelessly_collected(folder))):
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.05)
+        said += left
     except subprocess.TimeoutExpired as late:
         said = late.stdout or b""
     finally:

@@ -46,6 +46,7 @@ def test_processes_are_gone(glass: Glass) -> None:
             control=Control.BARE,
             accomplice="""
             import os, signal, socket
+            read, write = os.pipe()
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() == 0:
@@ -55,11 +56,10 @@ def test_processes_are_gone(glass: Glass) -> None:
                     unix = socket.socket(socket.AF_UNIX)
                     unix.bind("\\0" + os.environ["MARK"])
                     unix.listen()
+                    os.write(write, b"x")
                     signal.pause()
                 os._exit(0)
-            os.wait()
-            import time
-            time.sleep(0.1)
+            os.read(read, 1)
             """,
             code="""
             from tactics import *
@@ -324,7 +324,7 @@ def test_crash_of_one_jar_leaves_its_neighbours_alone(glass: Glass) -> None:
         endings["import os; os.kill(1, 15); os._exit(3)"] = Verdict.LOST
 
     async def together() -> list[Verdict]:
-        limits = small(timeout_s=10 if glass.engine.name == "gvisor" else 1.5)  # six of them start slowly
+        limits = small(timeout_s=10)  # six of them start slowly
         tasks = [asyncio.create_task(glass.run(code, limits=limits)) for code in endings]
         return [(await task).verdict for task in tasks]
 

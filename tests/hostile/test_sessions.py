@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/workspace/work", "/workspace/artifacts")
 MARK = "left-by-another"
-PATIENCE_S = 15
+PATIENCE_S = 25
 
 
 @asynccontextmanager
@@ -85,13 +85,15 @@ LEAVE = f"""
         if os.access(place, os.W_OK):
             open(f"{{place}}/{MARK}", "w").close()
     libc.shmget(0xb0b, 4096, 0o1666); libc.semget(0xb0b, 1, 0o1666); libc.msgget(0xb0b, 0o1666)
+    read, write = os.pipe()
     if os.fork() == 0:
         os.setsid()
         unix = socket.socket(socket.AF_UNIX); unix.bind("\\0{MARK}"); unix.listen()
         tcp = socket.create_server(("127.0.0.1", 40404))
         os.write(1, b"listening\\n")
+        os.write(write, b"x")
         signal.pause()
-    import time; time.sleep(0.3)
+    os.read(read, 1)
     """
 FIND = f"""
     from tactics import *
@@ -253,7 +255,7 @@ def test_a_clock_ends_a_program_that_heeds_nothing_and_what_it_started(glass: Gl
 # What is killed is there until it is reaped.
 ALONE = """
 import os, time
-for _ in range(100):
+for _ in range(400):
     seen = {name for name in os.listdir('/proc') if name.isdigit()} - {'1'}  # the guest may be seen
     if len(seen) == 1:
         break
@@ -293,7 +295,7 @@ def test_a_context_that_lies_loses_itself_only(glass: Glass, code: str) -> None:
             await cell(kept, "x = 1")
             await cell(kept, code, replace(SMALL, timeout_s=2))
             await is_well(kept)
-            for _ in range(50):  # until the guest has seen that it is dead
+            for _ in range(600):  # until the guest has seen that it is dead
                 try:
                     ran = await cell(kept, "print('again')", replace(SMALL, timeout_s=2))
                 except BelljarError:

@@ -70,7 +70,7 @@ def test_endless_output_ends_at_the_deadline(glass: Glass) -> None:
             control=Control.PROBE,
             language=Language.BASH,
             code="yes & yes >&2 & yes",
-            limits=small(timeout_s=0.5),
+            limits=small(timeout_s=3),
             verdict=Verdict.TIMEOUT,
         )
     )
@@ -140,11 +140,11 @@ def test_dripping_output_ends_at_the_deadline(glass: Glass) -> None:
                 os.write(1, b".")
                 time.sleep(0.01)
             """,
-            limits=small(timeout_s=2, idle_timeout_s=1),
+            limits=small(timeout_s=4, idle_timeout_s=3),
             verdict=Verdict.TIMEOUT,
         )
     )
-    assert 5 < result.stdout_bytes <= 200
+    assert 5 < result.stdout_bytes <= 420
 
 
 def test_silence_ends_the_run_where_the_grant_says_so(glass: Glass) -> None:
@@ -226,7 +226,7 @@ def test_streams_that_are_changed_underneath_do_no_harm(glass: Glass) -> None:
 
 def test_caller_that_stops_reading_does_not_stop_the_deadline(glass: Glass) -> None:
     """A slow reader of a stream is the caller's affair; the program still gets no more than its time."""
-    grant = Grant(limits=small(timeout_s=0.4, grace_s=0.1), accept_weaker_limits=True)
+    grant = Grant(limits=small(timeout_s=2.5, grace_s=0.1), accept_weaker_limits=True)
     request = RunRequest(
         code="import time\nwhile True:\n    print(time.monotonic(), flush=True)\n    time.sleep(0.02)"
     )
@@ -236,7 +236,7 @@ def test_caller_that_stops_reading_does_not_stop_the_deadline(glass: Glass) -> N
         async for event in runs.stream(glass.engine, grant, request):
             if isinstance(event, Output):
                 if not said:
-                    await asyncio.sleep(3)
+                    await asyncio.sleep(6)
                 said += event.data
             if isinstance(event, RunResult):
                 assert event.verdict is Verdict.TIMEOUT
@@ -244,7 +244,7 @@ def test_caller_that_stops_reading_does_not_stop_the_deadline(glass: Glass) -> N
 
     with glass.watching(Control.PROBE):
         times = glass.wait(slow())
-    assert times[-1] - times[0] < 2.5
+    assert times[-1] - times[0] < 5
 
 
 def test_caller_that_leaves_ends_the_run(glass: Glass) -> None:

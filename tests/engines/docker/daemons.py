@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ from tests.crash.places import Place, may_mount
 from belljar.engines.docker.api import Api
 from belljar.errors import EngineUnavailable
 
-_STARTS_S = 30.0
+_STARTS_S = 90.0
+_ENDS_S = 30.0
 _COPY = 'docker -H "$1" export "$2" | docker -H "$3" import - "$4"'
 
 
@@ -87,6 +89,9 @@ class Daemon:
 
     def close(self) -> None:
         self.end(signal.SIGTERM)
+        deadline = time.monotonic() + _ENDS_S
+        while self.processes and time.monotonic() < deadline:  # who looked after containers ends by himself
+            time.sleep(0.02)
         self._place.close()
         shutil.rmtree(self._folder)
 

@@ -90,14 +90,14 @@ async def test_a_missing_working_directory_is_made(engine: DockerEngine) -> None
 
 
 async def test_the_clock_stops_it(engine: DockerEngine) -> None:
-    jar = await make(engine, timeout_s=0.6, grace_s=0.2)
+    jar = await make(engine, timeout_s=3, grace_s=0.2)
     _, ended, out, _ = await run(jar, "echo before; sleep 60")
     assert (ended.verdict, out) == (Verdict.TIMEOUT, b"before\n")
     await jar.destroy()
 
 
 async def test_a_program_that_listens_may_say_goodbye(engine: DockerEngine) -> None:
-    jar = await make(engine, timeout_s=0.6)
+    jar = await make(engine, timeout_s=3, grace_s=30)
     _, ended, out, _ = await run(jar, "trap 'echo bye; exit 4' TERM; while :; do sleep 0.05; done")
     assert (ended.verdict, ended.exit_code, out) == (Verdict.TIMEOUT, 4, b"bye\n")
     await jar.destroy()

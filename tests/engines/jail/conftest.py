@@ -37,7 +37,7 @@ def run_as_nobody() -> Callable[..., subprocess.CompletedProcess[str]]:
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=100,
             check=False,
         )
 

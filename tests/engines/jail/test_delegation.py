@@ -149,6 +149,9 @@ def test_recorded_host_that_lacks_a_controller_is_no_delegation_and_says_which(
 # --- this host ---------------------------------------------------------------------------------------------
 
 
+# What a dead service has left is planted below our own claim: at the top anybody's next start would sweep it.
+
+
 def _of(pid: int, claim: Claim) -> str:
     """The name a claim of that process has."""
     name = next(iter(claim.paths.values())).name
@@ -185,31 +188,33 @@ def test_two_claims_of_one_process_do_not_touch_each_other(claimed: Claim) -> No
 
 
 def test_what_a_dead_service_left_is_swept_by_the_next_claim(claimed: Claim, dead_pid: int) -> None:
-    left = [path.parent / _of(dead_pid, claimed) for path in claimed.paths.values()]
+    left = [path / _of(dead_pid, claimed) for path in claimed.paths.values()]
     for path in left:
         (path / "jar-old").mkdir(parents=True)
-    delegation.claim().release()
+    Claim(claimed.paths).release()
     assert not any(path.exists() for path in left)
 
 
 def test_a_reused_pid_does_not_keep_what_an_older_process_left(claimed: Claim) -> None:
     start = str(start_time(os.getpid()))
-    left = [path.parent / path.name.replace(start, str(int(start) - 1), 1) for path in claimed.paths.values()]
+    left = [path / path.name.replace(start, str(int(start) - 1), 1) for path in claimed.paths.values()]
     for path in left:
         path.mkdir()
-    delegation.claim().release()
+    Claim(claimed.paths).release()
     assert not any(path.exists() for path in left)
 
 
 def test_a_sweep_leaves_the_living_and_what_is_not_ours(claimed: Claim, dead_pid: int) -> None:
-    base = next(iter(claimed.paths.values())).parent
+    base = next(iter(claimed.paths.values()))
     others = [base / name for name in ("belljar-test", f"belljar-{dead_pid}-x", f"other-{dead_pid}-1")]
     for path in others:
         path.mkdir()
+    living = Claim(claimed.paths)
     try:
-        delegation.claim().release()
-        assert all(path.exists() for path in [*claimed.paths.values(), *others])
+        Claim(claimed.paths).release()
+        assert all(path.exists() for path in [*living.paths.values(), *others])
     finally:
+        living.release()
         for path in others:
             path.rmdir()
 
@@ -227,7 +232,7 @@ def test_real_v2_sweep_kills_the_jars_of_a_dead_service(unified: Path, claimed: 
 def test_real_v1_sweep_kills_the_jars_of_a_dead_service(claimed: Claim, dead_pid: int) -> None:
     if "pids" not in claimed.paths:
         pytest.xfail("this machine has no version 1 tree")
-    base = claimed.paths["pids"].parent
+    base = claimed.paths["pids"]
     left = base / _of(dead_pid, claimed)
     (left / "jar-old").mkdir(parents=True)
     with subprocess.Popen(["sleep", "60"]) as survivor:
