@@ -211,6 +211,18 @@ async def test_await_works_at_the_top_of_a_cell(kept: KeptJar) -> None:
     assert told.shown == [{"text/plain": "'woken'"}]
 
 
+async def test_an_interrupt_that_comes_when_a_cell_is_over_does_nothing(kept: KeptJar) -> None:
+    pid = (await cell(kept, "import os; x = 42; print(os.getpid())")).out.decode()
+    await shell(kept, f"kill -INT {pid}")
+    assert (await cell(kept, "x")).shown == [{"text/plain": "42"}]
+
+
+async def test_a_program_s_own_way_with_interrupts_is_kept_between_cells(kept: KeptJar) -> None:
+    await cell(kept, "import os, signal; heard = []; signal.signal(2, lambda *_: heard.append(1))")
+    told = await cell(kept, "os.kill(os.getpid(), 2); heard")
+    assert told.shown == [{"text/plain": "[1]"}]
+
+
 async def test_an_endless_cell_is_interrupted_and_the_context_keeps_its_variables(kept: KeptJar) -> None:
     await cell(kept, "z = 7")
     hasty = replace(GRANT, limits=replace(GRANT.limits, timeout_s=2, grace_s=30))

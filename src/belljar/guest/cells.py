@@ -21,7 +21,10 @@ from belljar.guest import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 MAX_RESULT = 2 << 20
 """Bytes of a value in all its forms; what does not fit is left out."""
@@ -48,7 +51,10 @@ def serve(cells_fd: int, results_fd: int) -> NoReturn:
     while data := os.read(cells_fd, 1 << 18):
         for frame in decoder.feed(data):
             cell = frame.request()
-            done = context.run(cell["code"], cell["name"])
+            try:
+                done = context.run(cell["code"], cell["name"])
+            except KeyboardInterrupt:  # at its very end
+                done = False
             os.write(results_fd, protocol.encode(protocol.EOF if done else protocol.END, 0))
     os._exit(0)
 
@@ -56,6 +62,8 @@ def serve(cells_fd: int, results_fd: int) -> NoReturn:
 class _Context:
     def __init__(self, results_fd: int) -> None:
         self._results_fd = results_fd
+        self._on_interrupt = signal.signal(signal.SIGINT, _came_too_late)
+        """What a cell does then, which is the program's to change."""
         self._loop: Any = None
         main = types.ModuleType("__main__")
         self._names = vars(main)
@@ -69,6 +77,7 @@ class _Context:
         import traceback
 
         try:
+            signal.signal(signal.SIGINT, self._on_interrupt)
             value = self._execute(code, name)
             if value is not None:
                 self._names["_"] = value
@@ -84,6 +93,7 @@ class _Context:
             traceback.print_exception(type(error), error, trace)
             return False
         finally:
+            self._on_interrupt = signal.signal(signal.SIGINT, _came_too_late) or self._on_interrupt
             for stream in (sys.stdout, sys.stderr):
                 try:
                     stream.flush()
@@ -138,6 +148,10 @@ class _Context:
         frame = memoryview(protocol.encode(protocol.NOTE, 0, json.dumps({"result": forms}).encode()))
         while frame:
             frame = frame[os.write(self._results_fd, frame) :]
+
+
+def _came_too_late(*_: object) -> None:
+    """An interrupt between cells is nobody's. Not ignored by the kernel: that would go on in every child."""
 
 
 def _forms(value: Any) -> dict[str, object]:
