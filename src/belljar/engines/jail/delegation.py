@@ -153,6 +153,9 @@ def _sweep(base: Path) -> None:
 def _remove_quietly(path: Path) -> None:
     """With all jars in it. What another process removes too, or still holds, is left to the next sweep."""
     with suppress(OSError):
+        path.rmdir()  # an empty one needs no descriptor, and perhaps there is none left
+        return
+    with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for jar in [entry.name for entry in os.scandir(fd) if entry.is_dir()]:
