@@ -399,8 +399,7 @@ class Lifecycle:
                 except (BadRequest, Refused) as error:
                     return self._turned_down(live, error)
                 async with self._waiting.still(live, self.live_runs):
-                    result = await self._run(live, packages)
-                return await asyncio.to_thread(write_down, self.workspace, live, result, self._now())
+                    return await self._run(live, packages)
         except asyncio.CancelledError:
             if live.record.status is Status.PENDING and not live.cancelled:
                 raise  # the service ends; whoever starts next goes on waiting
@@ -436,7 +435,7 @@ class Lifecycle:
         live.log.add("packages", packages=list(map(asdict, installed.packages)), cached=installed.from_stock)
         return installed
 
-    async def _run(self, live: LiveRun, packages: Installed | None) -> RunResult:
+    async def _run(self, live: LiveRun, packages: Installed | None) -> tuple[ExecRecord, RunResult]:
         started_at = self._now()
         engine = live.engine
         # Nobody waits for this row: the accepted one is durable, and the final one says it again.
@@ -450,7 +449,7 @@ class Lifecycle:
             self.metrics.jar_started(clock() - asked_at)
             live.has_jar(jar)
 
-        result: RunResult | None = None
+        writing: asyncio.Future[tuple[ExecRecord, RunResult]] | None = None
         try:
             request = live.submission.request
             async for event in runs.stream(
@@ -461,8 +460,9 @@ class Lifecycle:
                 packages=packages,
                 keeping=live.submission.persist_work,
             ):
-                if isinstance(event, RunResult):
-                    result = event
+                if isinstance(event, RunResult):  # while its jar goes away
+                    down = asyncio.to_thread(write_down, self.workspace, live, event, self._now())
+                    writing = asyncio.ensure_future(down)
                 else:
                     self._heard(live, event)
                     if live.cancelled:
@@ -470,8 +470,8 @@ class Lifecycle:
         finally:
             with suppress(StoreUnavailable):
                 await starting
-        assert result is not None
-        return result
+        assert writing is not None
+        return await writing
 
     def _heard(self, live: LiveRun, event: Event) -> None:
         live.log.add_engine_event(event)

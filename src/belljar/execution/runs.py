@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -41,8 +42,9 @@ async def stream(
     packages: Installed | None = None,
     keeping: bool = False,
 ) -> AsyncGenerator[Event | RunResult, None]:
-    """Events as they happen; the RunResult comes last, when the jar is gone. `on_jar` is told the jar.
-    With `keeping`, the result says which files of `work` the program has removed.
+    """Events as they happen, the RunResult last, while its jar is taken away: gone when the stream ends.
+
+    `on_jar` is told the jar. With `keeping`, the result says which files of `work` the program has removed.
 
     Raises what `requests.plan` and `Engine.create` raise; a program's own failure is a result.
     PackageUnavailable, where it asks for packages and is given none.
@@ -76,25 +78,27 @@ async def stream(
             left = await jar.collect(request.output_files)
             if keeping and ended.verdict is Verdict.EXITED and _is_whole(request, left):
                 removed = await _removed(jar, grant, [file.path for file in request.files])
+        leaving = asyncio.create_task(jar.destroy())
+        yield RunResult(
+            verdict=ended.verdict,
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            stdout=bytes(output[Stream.STDOUT]),
+            stderr=bytes(output[Stream.STDERR]),
+            stdout_bytes=ended.stdout_bytes,
+            stderr_bytes=ended.stderr_bytes,
+            usage=ended.usage,
+            artifacts=left.artifacts,
+            skipped=left.skipped,
+            removed=removed,
+            results=tuple(shown),
+            packages=installed.packages,
+            engine=engine.name,
+            posture=posture,
+        )
+        await leaving
     finally:
         await jar.destroy()
-    yield RunResult(
-        verdict=ended.verdict,
-        exit_code=ended.exit_code,
-        signal=ended.signal,
-        stdout=bytes(output[Stream.STDOUT]),
-        stderr=bytes(output[Stream.STDERR]),
-        stdout_bytes=ended.stdout_bytes,
-        stderr_bytes=ended.stderr_bytes,
-        usage=ended.usage,
-        artifacts=left.artifacts,
-        skipped=left.skipped,
-        removed=removed,
-        results=tuple(shown),
-        packages=installed.packages,
-        engine=engine.name,
-        posture=posture,
-    )
 
 
 def _is_whole(request: RunRequest, left: Collected) -> bool:
