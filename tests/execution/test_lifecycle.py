@@ -15,6 +15,8 @@ import pytest
 from tests.api.conftest import opened
 
 from belljar.audit.records import NOTHING_ASKED, ExecRecord, Filter, NetworkAccount, Status
+from belljar.engines.fake import FakeEngine
+from belljar.engines.guestjar import GuestJar
 from belljar.errors import BadRequest, BelljarError, StoreUnavailable
 from belljar.execution import lifecycle
 from belljar.execution.live import LiveRun
@@ -77,6 +79,37 @@ async def test_a_run_that_was_not_accepted_is_not_known(tmp_path: Path) -> None:
             await service.lifecycle.submit(submission())
         assert not service.lifecycle.live_ids
         assert (service.lifecycle.turns.running, service.lifecycle.turns.waiting) == (0, 0)
+
+
+async def test_nobody_is_told_of_the_end_before_the_jar_is_gone(tmp_path: Path) -> None:
+    leaving, let_go = asyncio.Event(), asyncio.Event()
+    let_go.set()
+
+    class Slow(FakeEngine):
+        async def create(self, grant: Grant) -> GuestJar:
+            jar = await super().create(grant)
+            destroy = jar._destroy
+
+            async def later() -> None:
+                leaving.set()
+                await let_go.wait()
+                await destroy()
+
+            jar._destroy = later
+            return jar
+
+    async with opened(tmp_path, Slow(), pool_max_idle=0) as service:
+        leaving.clear()
+        let_go.clear()
+        code = RunRequest(language=Language.BASH, code="echo hi")
+        live = await service.lifecycle.submit(Submission(request=code))
+        assert isinstance(live, LiveRun)
+        await leaving.wait()
+        while not any((folder / "meta.json").exists() for folder in folders(tmp_path)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert (await only_record(service)).status is Status.RUNNING
+        let_go.set()
+        assert (await live.outcome()).record.status is Status.FINISHED
 
 
 async def test_who_goes_away_while_a_run_is_accepted_leaves_a_run_that_ends(tmp_path: Path) -> None:
