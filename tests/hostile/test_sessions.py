@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.hostile.attacks import SMALL, TACTICS, Control, answers, small
+from tests.hostile.attacks import ROOMY, SMALL, TACTICS, Control, answers, small
 
 from belljar.engines.base import WORK, Area, Command
 from belljar.engines.guestjar import GuestJar
@@ -239,12 +239,13 @@ def test_verdict_and_counters_are_each_runs_own(glass: Glass) -> None:
     contained(glass, scene)
 
 
-def test_a_clock_ends_a_program_that_heeds_nothing_and_what_it_started(glass: Glass) -> None:
+@pytest.mark.parametrize("program", ["stubborn.py", "fleeing.py"])
+def test_a_clock_ends_a_program_that_heeds_nothing_and_what_it_started(glass: Glass, program: str) -> None:
     async def scene() -> None:
-        async with kept_in(glass) as kept:
-            await kept.put(Area.WORK, [InputFile("stubborn.py", STUBBORN.encode())])
-            command = Command(argv=(f"{WORK}/stubborn.py",), warm=True)
-            ran = await run(kept, command, replace(SMALL, timeout_s=0.5))
+        async with kept_in(glass, ROOMY) as kept:
+            await kept.put(Area.WORK, [InputFile(program, HEEDLESS[program].encode())])
+            command = Command(argv=(f"{WORK}/{program}",), warm=True)
+            ran = await run(kept, command, replace(SMALL, timeout_s=0.5, grace_s=0))
             assert ran.ended.verdict is Verdict.TIMEOUT
             seen = await python(kept, ALONE)
             assert len(seen.out.split()) == 1, seen.out
@@ -252,24 +253,45 @@ def test_a_clock_ends_a_program_that_heeds_nothing_and_what_it_started(glass: Gl
     contained(glass, scene)
 
 
-# What is killed is there until it is reaped.
+# What is killed is there until it is reaped, and who flees is not in every list.
 ALONE = """
 import os, time
+def there():
+    return {name for name in os.listdir('/proc') if name.isdigit()} - {'1'}  # the guest may be seen
 for _ in range(400):
-    seen = {name for name in os.listdir('/proc') if name.isdigit()} - {'1'}  # the guest may be seen
+    seen = set().union(*(there() for _ in range(20)))
     if len(seen) == 1:
         break
     time.sleep(0.05)
 print(*seen)
 """
-STUBBORN = """
+HEEDLESS = {
+    "stubborn.py": """
 import os, signal
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 os.fork()
 while True:
     pass
-"""
+""",
+    # Whoever is listed is another one when the signal comes.
+    "fleeing.py": """
+import os, time
+def flee():
+    while True:
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError:
+            pass
+for _ in range(12):
+    try:
+        os.fork() or flee()
+    except OSError:
+        pass
+time.sleep(60)
+""",
+}
 
 
 # Contexts

@@ -29,6 +29,8 @@ PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _SPLICE_F_NONBLOCK = 2
 _PR_SET_DUMPABLE = 4
+_PASSES = 1000
+"""At most, until one finds nobody new: who forks to be away when the signal comes is met sooner or later."""
 
 
 _libc = ctypes.CDLL(None)
@@ -224,12 +226,18 @@ class Program:
 
     def signal(self, number: int, *, alone: bool = False) -> None:
         """To it and to what it started, but for what has made a session of its own."""
-        pids = [self.pid] if alone else [self.pid, *_members(self._proc_fd, self.pid)]
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                pass
+        told: set[int] = set()
+        # What it starts when it is told to end is its answer; what it starts when it is killed dies, too.
+        for _ in range(_PASSES if number == signal.SIGKILL else 1):
+            left = {self.pid, *(() if alone else _members(self._proc_fd, self.pid))} - told
+            if not left:
+                return
+            for pid in left:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+            told |= left
 
 
 def _members(proc_fd: int, session: int) -> Iterator[int]:
