@@ -199,5 +199,9 @@ def test_with_the_socket_a_program_runs_in_a_container_of_its_own(image: str) ->
     found = compose.load("docker-compose.with-docker-sock.yml", {"DOCKER_GID": group})
     with up(image, found["services"]["belljar"]) as running:
         answer = running.run("import os; print(6 * 7, os.path.exists('/var/run/docker.sock'))")
+        home = docker("inspect", "--format", "{{.Config.Hostname}}", running.name)
+        docker("stop", "--time", "60", running.name)
+        for things in (["ps", "--all"], ["volume", "ls"]):
+            assert docker(*things, "--quiet", "--filter", f"label=belljar.home={home}") == ""
     assert (answer["stdout"], answer["verdict"]) == ("42 False\n", "exited")
     assert answer["usage"]["held_by"]["memory"].startswith("cgroup")
