@@ -20,6 +20,7 @@ from starlette.responses import Response
 from belljar.audit.ledger import LedgerStore
 from belljar.cli import main
 from belljar.engines.guestjar import GuestJar
+from belljar.execution import lifecycle
 from belljar.execution.workspace import Workspace
 
 
@@ -98,6 +99,7 @@ def say(line: str) -> None:
 
 if __name__ == "__main__":
     say(f"{os.getpid()}\n")
+    lifecycle.SOON_S = 0  # short as they are, runs are written down as running
     if sys.argv[1] in POINTS:  # before it has even started
         doom(sys.argv.pop(1))
     threading.Thread(target=listen, daemon=True).start()

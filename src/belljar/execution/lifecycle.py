@@ -67,6 +67,8 @@ RETRY_S = 0.2
 MAX_RETRY_S = 5.0
 LAST_WORDS_S = 5.0
 """At the end of the service, for outcomes to be written once the programs are dead."""
+SOON_S = 0.1
+"""A run that is over by then is not written down as running."""
 READ_AT_ONCE_CHARS = 4096
 """A longer program is read in a thread, so that others have their turn meanwhile."""
 
@@ -438,10 +440,10 @@ class Lifecycle:
     async def _run(self, live: LiveRun, packages: Installed | None) -> tuple[ExecRecord, RunResult]:
         started_at = self._now()
         engine = live.engine
-        # Nobody waits for this row: the accepted one is durable, and the final one says it again.
-        starting = asyncio.create_task(self.store.start(live.record.exec_id, started_at, engine.name))
         live.record = replace(live.record, status=Status.RUNNING, started_at=started_at, engine=engine.name)
         live.log.add("running")
+        over = asyncio.Event()
+        telling = asyncio.create_task(self._write_that_it_runs(live.record, over))
         clock = asyncio.get_running_loop().time
         asked_at = clock()
 
@@ -468,10 +470,20 @@ class Lifecycle:
                     if live.cancelled:
                         live.cancel()
         finally:
-            with suppress(StoreUnavailable):
-                await starting
+            over.set()
+            await telling
         assert writing is not None
         return await writing
+
+    async def _write_that_it_runs(self, record: ExecRecord, over: asyncio.Event) -> None:
+        """For who lists runs: the accepted row is durable, and the final one says it again."""
+        assert record.started_at is not None
+        try:
+            async with asyncio.timeout(SOON_S):
+                await over.wait()
+        except TimeoutError:
+            with suppress(StoreUnavailable):
+                await self.store.start(record.exec_id, record.started_at, record.engine)
 
     def _heard(self, live: LiveRun, event: Event) -> None:
         live.log.add_engine_event(event)
