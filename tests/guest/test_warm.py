@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import belljar
 
 BECOME = """
@@ -15,7 +17,7 @@ sys.path.insert(0, {source!r})
 {before}
 from belljar.guest import warm
 warm.prepare()
-warm.run_as_main(sys.argv[1], sys.argv[2:], unbuffered=True)
+warm.run_as_main(sys.argv[1], sys.argv[2:], by_line=1 << 20)
 """
 
 
@@ -45,6 +47,31 @@ numpy.random, generator.seed, generator.seeded = generator, seed, False
 sys.modules.update({'numpy': numpy, 'numpy.random': generator})
 """
     assert warmed(script, numpy).stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "by_line"),
+    [
+        pytest.param("pass", "True False", id="as it is"),
+        pytest.param("sys.__stdout__ = None", "True True", id="not to be found"),
+        pytest.param("sys.stdout = io.TextIOWrapper(sys.stdout.detach())", "False False", id="taken apart"),
+    ],
+)
+def test_stdout_is_written_by_lines_until_enough_is_written(
+    tmp_path: Path, change: str, by_line: str
+) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(f"""
+import io, sys
+{change}
+before = sys.stdout.line_buffering
+for _ in range(1 << 15):
+    print("a line of 32 characters, and more")
+print(before, sys.stdout.line_buffering, file=sys.stderr)
+""")
+    done = warmed(script)
+    assert done.stderr == f"{by_line}\n"
+    assert done.stdout == "a line of 32 characters, and more\n" * (1 << 15)
 
 
 def test_a_script_that_cannot_be_compiled_leaves_stdin_alone(tmp_path: Path) -> None:

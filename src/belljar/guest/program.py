@@ -336,7 +336,9 @@ def _run(spec: dict[str, Any]) -> NoReturn:
         os.environ.update(spec["env"])
         if spec.get("cells"):
             cells.serve(4, 5)
-        warm.run_as_main(argv[0], argv[1:], unbuffered=bool(spec["env"].get("PYTHONUNBUFFERED")))
+        # What comes after the cap is counted, and kept by nobody.
+        by_line = spec["stdout_cap"] if spec["env"].get("PYTHONUNBUFFERED") else 0
+        warm.run_as_main(argv[0], argv[1:], by_line=by_line)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; programs expect them
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(argv[0], argv, spec["env"])

@@ -55,10 +55,16 @@ def prepare() -> None:
     gc.enable()
 
 
-def run_as_main(script: str, arguments: Sequence[str], *, unbuffered: bool) -> NoReturn:
-    """Run the script and end this process with its exit status."""
+def run_as_main(script: str, arguments: Sequence[str], *, by_line: int) -> NoReturn:
+    """Run the script and end this process with its exit status.
+
+    So many bytes of its stdout are written line by line, and what follows in blocks.
+    """
     time.tzset()  # TZ may be among the variables it was given
-    if not unbuffered:
+    if by_line:
+        buffer: Any = sys.stdout.buffer
+        buffer.by_line = by_line
+    else:
         _open_standard_streams(by_line=False)
     sys.argv = [script, *arguments]
     sys.orig_argv = [sys.executable, *sys.argv]
@@ -88,6 +94,25 @@ def _fresh_main(script: str) -> types.ModuleType:
     return main
 
 
+class _Stdout(io.BufferedWriter):
+    """Ends the writing by lines when enough was written so: what nobody keeps need not be there at once."""
+
+    by_line = 1 << 62
+
+    def write(self, data: Any) -> int:
+        written = io.BufferedWriter.write(self, data)
+        if self.by_line > 0:
+            self.by_line -= written
+            if self.by_line <= 0:
+                text: Any = sys.__stdout__
+                try:
+                    if text.buffer is self:
+                        text.reconfigure(line_buffering=False)
+                except (AttributeError, ValueError):
+                    pass  # replaced or taken apart by the program
+        return written
+
+
 def _open_standard_streams(*, by_line: bool) -> None:
     """New objects on descriptors 0, 1 and 2 with the encoding of a new interpreter.
 
@@ -111,7 +136,7 @@ def _open_standard_streams(*, by_line: bool) -> None:
 
     # C.UTF-8 is a coerced locale: PEP 538 makes its streams lenient.
     text("stdin", 0, "r", io.BufferedReader, "surrogateescape", False)
-    text("stdout", 1, "w", io.BufferedWriter, "surrogateescape", by_line)
+    text("stdout", 1, "w", _Stdout if by_line else io.BufferedWriter, "surrogateescape", by_line)
     text("stderr", 2, "w", io.BufferedWriter, "backslashreplace", True)
 
 
