@@ -43,6 +43,7 @@ class Container:
         self._pid = -1
         self._bell = -1
         self._rung = 0
+        """How often: when memory ran out, and once when the cgroup went."""
         self._folders: Sequence[int] = ()
         self._cgroup: Cgroup | None = None
         self._counted: Mapping[str, int] = _NOTHING
@@ -102,12 +103,12 @@ class Container:
         """Of the process and its cgroup, so that both can be reached whatever the engine does."""
         try:
             self._pidfd = os.pidfd_open(pid)
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self._cgroup, parents = posture.find_cgroup(pid, self.id)
         except OSError as error:
             raise EngineUnavailable(f"the container died at once{self.last_words()}") from error
         self._pid = pid
         self._folders = tuple(parents.values())
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         with suppress(OSError):  # only root may
             self._cgroup.ring(self._bell)
 
