@@ -98,6 +98,7 @@ async def test_a_session_is_one_jar_however_many_run_in_it(service: Service, sam
             await sampler.look()
     assert [(one.kind, one.project_id) for one in sampler.usage()] == [("session", "p")]
     assert sampler.usage(frozenset({"q"})) == []
+    live.cancel()
 
 
 async def test_an_idle_session_raises_nothing(service: Service, sampler: Sampler) -> None:
