@@ -472,8 +472,10 @@ class Lifecycle:
         finally:
             over.set()
             await telling
+            if writing is not None:  # whatever becomes of its jar: nobody else has the folder meanwhile
+                await asyncio.wait({writing})
         assert writing is not None
-        return await writing
+        return writing.result()
 
     async def _write_that_it_runs(self, record: ExecRecord, over: asyncio.Event) -> None:
         """For who lists runs: the accepted row is durable, and the final one says it again."""
